@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/state_space/rwkv4/problem.h"
+#include "operations/state_space/rwkv4/problem.cuh"
 #include "tensor/access.h"
 
 /* A channel of a sequence, and room for its states. */

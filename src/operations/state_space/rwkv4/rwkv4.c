@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/state_space/rwkv4/problem.h"
+#include "operations/state_space/rwkv4/problem.cuh"
 #include "operations/state_space/shared/sequences.h"
 #include "tensor/view.h"
 
@@ -40,7 +40,7 @@ static wkv_rows rows_of(const ejk_tensor *t) {
 }
 
 static wkv_states list_of(const ejk_tensor *t) {
-    wkv_states list = {NULL, 0, 0, t->dtype};
+    wkv_states list = {NULL, 0, 0, (int)t->dtype};
     if (!ejk_tensor_present(t)) return list;
     list.data = t->data;
     if (t->rank == 3) {
@@ -88,7 +88,7 @@ static void bind_vjp(const void *args, void *problem) {
 /* A state that is written is f32, or f64 beside f64. */
 static ejk_status check_state(const wkv_problem *p, const char *name) {
     const ejk_dtype wanted = p->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
-    if (!p->has_after || p->after.dtype == wanted) return EJK_OK;
+    if (!p->has_after || (ejk_dtype)p->after.dtype == wanted) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s is %s, expected %s", name,
                      ejk_dtype_name(p->after.dtype), ejk_dtype_name(wanted));
 }
@@ -96,7 +96,7 @@ static ejk_status check_state(const wkv_problem *p, const char *name) {
 static ejk_status resolve(const ejk_tensor *k, const ejki_states *states, bool reverse,
                           wkv_problem *p) {
     *p = (wkv_problem){
-        .batch = k->shape[0], .channels = k->shape[2], .dtype = k->dtype, .reverse = reverse};
+        .batch = k->shape[0], .channels = k->shape[2], .dtype = (int)k->dtype, .reverse = reverse};
     EJKI_TRY(ejki_tensor_expect_countable(k, "k", 64));
     EJKI_TRY(ejki_sequences_of(states, p->batch, k->shape[1], &p->sequences));
     p->pooled = ejk_tensor_present(states->pool);

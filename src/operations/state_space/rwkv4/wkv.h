@@ -9,7 +9,7 @@
 #include "base/base.h"
 #include "kernels/simd/vec_element.h"
 #include "kernels/simd/vec_math.h"
-#include "operations/state_space/rwkv4/problem.h"
+#include "operations/state_space/rwkv4/problem.cuh"
 
 /* Channels first to first + channels - 1: rates e^w, bonuses and states, in rows of `stride` floats. */
 typedef struct slab {

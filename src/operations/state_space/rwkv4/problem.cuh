@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rwkv4 and its gradient as their kernels see them. Rows are of the call's element type, other tensors of their own.
- * Strides count elements; channels are contiguous.
+ * rwkv4 and its gradient as their kernels see them: read by the C compiler and by NVRTC, so plain types only. Rows are
+ * of the call's element type, other tensors of their own. Strides count elements; channels are contiguous.
  */
-#ifndef EJKI_RWKV4_PROBLEM_H
-#define EJKI_RWKV4_PROBLEM_H
-
-#include <ejkernel/tensor.h>
+#ifndef EJKI_RWKV4_PROBLEM_CUH
+#define EJKI_RWKV4_PROBLEM_CUH
 
 #include "operations/state_space/shared/sequences.cuh"
 
@@ -24,7 +22,7 @@ typedef struct wkv_rows { /* [B,T,C] */
 typedef struct wkv_states { /* [N or S,3,C], or [C] */
     void *data;
     seq_size entry, number;
-    ejk_dtype dtype;
+    int dtype;
 } wkv_states;
 
 typedef struct wkv_problem {
@@ -33,24 +31,23 @@ typedef struct wkv_problem {
     wkv_rows k, v, y; /* y: out, or its cotangent */
     wkv_states w, u, before,
         after; /* states that are read and written; the cotangent of the latter */
-    ejk_dtype dtype;
-    bool reverse, pooled, gradient, has_before, has_after;
+    int dtype;
+    int reverse, pooled, gradient, has_before, has_after;
     wkv_rows d_k, d_v;
     wkv_states d_w, d_u, d_before;
 } wkv_problem;
 
 /* Element 0 of step t of a sequence: the first in time, or with reverse the last one. */
-static inline seq_size wkv_at(const wkv_problem *p, const wkv_rows *r, seq_range range,
-                              seq_size t) {
+SEQUENCES seq_size wkv_at(const wkv_problem *p, const wkv_rows *r, seq_range range, seq_size t) {
     return range.row * r->batch + (p->reverse ? range.end - 1 - t : range.begin + t) * r->step;
 }
 
-static inline seq_size wkv_state_at(const wkv_states *s, seq_size entry, int number) {
+SEQUENCES seq_size wkv_state_at(const wkv_states *s, seq_size entry, int number) {
     return entry * s->entry + number * s->number;
 }
 
 /* The entry of a sequence among the states that are read or written, -1: none. */
-static inline seq_size wkv_slot(const wkv_problem *p, bool there, seq_size n) {
+SEQUENCES seq_size wkv_slot(const wkv_problem *p, int there, seq_size n) {
     return !there ? -1 : p->pooled ? seq_slot(&p->sequences, n) : n;
 }
 
