@@ -1,76 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The chunked form on GPUs: launches of chunk_prepare.cu or chunk_prepare_key.cu, and chunk_scan.cu. */
-#include "operations/recurrent/cuda/chunk.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
-#include "operations/recurrent/cuda/plan.h"
+#include "operations/recurrent/cuda/chunk_plan.h"
 
 enum { PREPARE, SCAN };
-/* As chunk_prepare.cu and rows of chunk_scan.cu have them. */
-enum { PREPARE_THREADS = 128, PITCH = REC_CHUNK + 4, REST = 32 };
+enum { REST = 32 };
 
 /* Pieces of what is multiplied: a state after the last token has the precision of floats. */
 static int64_t pieces_of(const rec_problem *p) {
     return p->view[REC_FINAL].present ? 3 : 1;
 }
-
-/* How a scan is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. */
-typedef struct layout {
-    int64_t parts, warps, columns, stages;
-} layout;
-
-static layout layout_with(const rec_problem *p, int64_t parts) {
-    layout l = {.parts = parts, .warps = 4, .stages = 1};
-    while (p->value_size % (16 * l.warps / parts)) l.warps /= 2;
-    l.columns = 16 * l.warps / parts;
-    return l;
-}
-static int64_t scan_blocks(const rec_problem *p, const layout *l) {
-    return p->sequences * p->heads * (p->value_size / l->columns);
-}
-
-static int64_t tile_bytes(int64_t columns) {
-    return REC_CHUNK * ejki_round_up(columns, 64) * 2;
-}
-static int64_t prepare_bytes(const rec_problem *p) {
-    const int64_t tiles = 2 * tile_bytes(p->key_size), inverse = REC_CHUNK * PITCH * 4;
-    const int64_t rows = REC_CHUNK * (PITCH + 4) * 4;
-    const int64_t gates = p->key_decay
-                              ? (REC_CHUNK * (p->key_size + 4) + 10 * p->key_size + 4 * 16 * 17) * 4
-                              : REC_CHUNK * (8 + 4);
-    return ejki_max(tiles, inverse) + rows + gates;
-}
-static int64_t factor_floats(const rec_problem *p) {
-    return p->key_decay ? p->key_size : REC_FACTOR_ROWS * REC_CHUNK;
-}
-static int64_t block_bytes(const rec_problem *p) {
-    return (p->update == REC_DELTA ? pieces_of(p) + 1 : 1) * REC_TILES * REC_TILE_BYTES;
-}
-static int64_t stage_bytes(const rec_problem *p, const layout *l) {
-    return (p->key_decay ? 3 : 2) * tile_bytes(p->key_size) + tile_bytes(l->columns) +
-           block_bytes(p) + 4 * factor_floats(p);
-}
-static int64_t scan_bytes(const rec_problem *p, const layout *l) {
-    const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
-    return l->stages * stage_bytes(p, l) + sums;
-}
-
-/*
- * A warp has 128 rows of the state, as many as registers hold, or 64 where there are too few blocks for all
- * multiprocessors otherwise, or where products have several pieces. The next chunk is in shared memory, too, where two
- * blocks of a multiprocessor have room for it, or the only one. Bits depend on none of this.
- */
-static ejk_status layout_of(const rec_problem *p, int32_t device, layout *out) {
-    const ejk_gpu_info *gpu;
-    EJKI_TRY(ejki_cuda_gpu(device, &gpu));
-    layout l = layout_with(p, 1);
-    if (p->key_size == 256 || pieces_of(p) > 1 || scan_blocks(p, &l) < gpu->multiprocessors)
-        l = layout_with(p, p->key_size / 64);
-    const int64_t resident = scan_blocks(p, &l) <= gpu->multiprocessors ? 1 : 2;
-    l.stages = 2;
-    if (resident * scan_bytes(p, &l) > gpu->shared_bytes) l.stages = 1;
-    *out = l;
-    return EJK_OK;
+static rec_walk walk_of(const rec_problem *p) {
+    return (rec_walk){pieces_of(p), 1, p->update == REC_DELTA ? pieces_of(p) : 0};
 }
 
 /* Memory of a call. */
@@ -85,45 +27,35 @@ static int64_t operand_bytes(const rec_problem *p) {
     return p->key_decay ? rec_chunks(p) * p->heads * 3 * REC_CHUNK * p->key_size * 2 : 0;
 }
 static int64_t factor_bytes(const rec_problem *p) {
-    return rec_chunks(p) * p->heads * factor_floats(p) * (int64_t)sizeof(float);
+    return rec_chunks(p) * p->heads * rec_factor_floats(p) * (int64_t)sizeof(float);
 }
 
 static bool applicable(const void *problem) {
     const rec_problem *p = problem;
-    const bool is_bf16 = p->view[REC_QUERY].dtype == EJK_DTYPE_BF16 &&
-                         p->view[REC_KEY].dtype == EJK_DTYPE_BF16 &&
-                         p->view[REC_VALUE].dtype == EJK_DTYPE_BF16;
-    const bool is_plain = !rec_cuda_by_step(p) && p->update != REC_RANK_ONE &&
-                          p->read == REC_AFTER && !p->value_decay && !p->view[REC_SEGMENTS].present;
-    /* Operands with decays of elements are rounded, which a state in floats must not see. */
-    const bool is_exact = !p->key_decay || pieces_of(p) == 1;
+    /*
+     * Operands with decays of elements are rounded, which a state in floats must not see; outputs are, which gradients
+     * that are made of them must not see.
+     */
+    const bool is_exact = (!p->key_decay || pieces_of(p) == 1) && !p->gradient;
     const bool has_size =
         p->key_size == 64 || p->key_size == 128 || (p->key_size == 256 && !p->key_decay);
-    return is_bf16 && is_plain && is_exact && has_size && p->value_size >= 16 &&
-           p->value_size % 16 == 0 && p->tokens < INT32_MAX - REC_CHUNK &&
-           rec_chunks(p) * p->heads < INT32_MAX &&
-           p->sequences * p->heads * p->value_size < INT32_MAX - REST;
+    return rec_chunk_fits(p) && is_exact && has_size;
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     const rec_problem *p = problem;
-    layout l;
-    ejki_cuda_constants first = {.count = 0};
+    const rec_walk walk = walk_of(p);
+    rec_layout l;
+    ejki_cuda_constants first = rec_chunk_constants(p, walk.terms), scan = first;
     ejki_cuda_kernels kernels = {.count = 0};
     (void)parameters;
     (void)threads;
-    EJKI_TRY(layout_of(p, launch->device, &l));
-    ejki_cuda_add(&first, "ELEMENT", EJK_DTYPE_BF16);
-    ejki_cuda_add(&first, "KEY_SIZE", p->key_size);
-    ejki_cuda_add(&first, "UPDATE", p->update);
-    ejki_cuda_add(&first, "TERMS", pieces_of(p));
-    ejki_cuda_constants scan = first;
-    ejki_cuda_add(&scan, "PARTS", l.parts);
-    ejki_cuda_add(&scan, "WARPS", l.warps);
-    ejki_cuda_add(&scan, "KEY_DECAY", p->key_decay);
-    ejki_cuda_add(&scan, "STAGES", l.stages);
+    EJKI_TRY(rec_layout_of(p, &walk, launch->device, &l));
+    ejki_cuda_add(&first, "BACK", 0);
+    rec_add_layout(p, &l, &scan);
     ejki_cuda_add(&scan, "REST", REST);
+    ejki_cuda_add(&scan, "KEEP", 0);
     if (p->key_decay)
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
                        "prepare_key", &first);
@@ -138,9 +70,10 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 
 static ejk_status run(const ejk_run *run) {
     const rec_problem *p = run->problem;
+    const rec_walk walk = walk_of(p);
+    rec_layout l;
     EJKI_TRY(rec_cuda_check(p));
-    layout l;
-    EJKI_TRY(layout_of(p, run->device, &l));
+    EJKI_TRY(rec_layout_of(p, &walk, run->device, &l));
     char *scores = (char *)run->workspace + inverse_bytes(p), *operands = scores + score_bytes(p);
     rec_chunked a = {.p = *p,
                      .inverses = run->workspace,
@@ -149,13 +82,13 @@ static ejk_status run(const ejk_run *run) {
                      .factors = (float *)(void *)(operands + operand_bytes(p)),
                      .chunks = rec_chunks(p)};
     const ejki_cuda_work first = {.slot = PREPARE,
-                                  .threads = PREPARE_THREADS,
+                                  .threads = REC_CHUNK_THREADS,
                                   .blocks = rec_chunks(p) * p->heads,
-                                  .shared_bytes = prepare_bytes(p)};
+                                  .shared_bytes = rec_prepare_bytes(p)};
     const ejki_cuda_work scan = {.slot = SCAN,
                                  .threads = (int32_t)(32 * l.warps),
-                                 .blocks = scan_blocks(p, &l) + (p->packed ? REST : 0),
-                                 .shared_bytes = scan_bytes(p, &l)};
+                                 .blocks = rec_walk_blocks(p, &l) + (p->packed ? REST : 0),
+                                 .shared_bytes = rec_walk_bytes(p, &walk, &l)};
     EJKI_TRY(ejki_cuda_begin(run, &first, &a));
     return ejki_cuda_begin(run, &scan, &a);
 }

@@ -11,6 +11,14 @@
  * of delta rules; of sums u = v. chunk_prepare.cu makes T, P and factors of rows for all chunks at once, and where
  * decays are those of key channels, so that e^G is a factor of elements, chunk_prepare_key.cu makes T, P and the
  * operands with their decays; chunk_scan.cu walks over chunks. No factor is the inverse of a decay.
+ *
+ * Gradients: chunk_scan.cu keeps states and u; chunk_back.cu walks backwards with dS, the cotangent of the state,
+ *
+ *     y = (1 + A)^-T (e^(G_end - G) dS'k + P' d_out),  dv = beta y     of sums y = dv without the inverse
+ *     dS = e^G_end dS + sum_t e^G_t (q_t d_out_t' - k_t dv_t')
+ *
+ * and keeps dS and y, from which chunk_rows.cu makes the gradients of all chunks at once. P has as many pieces as T
+ * then, and is turned; behind T lies (1 + A)^-1, turned.
  */
 #ifndef EJKI_RECURRENT_CHUNK_CUH
 #define EJKI_RECURRENT_CHUNK_CUH
@@ -26,15 +34,20 @@
 #define REC_TILES      10
 #define REC_TILE_BYTES 512
 
-/* Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; then that of the state. */
-enum rec_factors { REC_SEEN, REC_ASKED, REC_LEFT, REC_PASSED, REC_FACTOR_ROWS };
+/* Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; that of the state; S'k's times beta. */
+enum rec_factors { REC_SEEN, REC_ASKED, REC_LEFT, REC_PASSED, REC_UNSEEN, REC_FACTOR_ROWS };
 
 typedef struct rec_chunked {
     rec_problem p;
-    char *inverses, *scores; /* [chunks][H][pieces][REC_TILES], [chunks][H][REC_TILES] */
+    char *inverses, *scores; /* [chunks][H][pieces][REC_TILES], [chunks][H][REC_TILES]; of gradients see below */
     char *operands;          /* [chunks][H][3][REC_CHUNK][Dk]: with key decays what S'k, S'q and k u' are of */
-    float *factors;          /* [chunks][H][REC_FACTOR_ROWS][REC_CHUNK], with key decays [chunks][H][Dk] of the state */
+    float *factors;          /* [chunks][H][REC_FACTOR_ROWS][REC_CHUNK], with key decays of the state, and beta:
+                        [chunks][H][Dk + REC_CHUNK] */
     rec_size chunks;         /* at most, of all sequences */
+    /* Of gradients only: states before chunks and cotangents behind them, [chunks][H][Dv][Dk]; u of delta rules and the
+     * cotangent of v - e^G (S'k) over beta, of sums that of v, [chunks][H][REC_CHUNK][Dv]; gradient.cuh's rows. */
+    float *states, *cotangents, *solved, *backs, *sums;
+    rec_size width; /* of a row */
 } rec_chunked;
 
 /* The first chunk of sequence n, which begins at a token; and more than there are of all. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both kernels that prepare chunks do alike: rows to be normalised, and the inverse. KEY_SIZE, TERMS. */
+/* What both kernels that prepare chunks do alike: rows to be normalised, and the inverse. KEY_SIZE, TERMS, BACK. */
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
 #define EJKI_RECURRENT_CHUNK_INVERSE_CUH
 
@@ -77,18 +77,23 @@ DEVICE int element_column(int i) {
     return threadIdx.x % 4 * 2 + i / 2 % 2 * 8 + i % 2;
 }
 
-/* T, which is the inverse times beta, to memory as right operands, in pieces. */
-DEVICE void put_inverse(const float *from, const float *betas, uint4 *to) {
+/*
+ * Blocks on and below the diagonal to memory as right operands in `pieces` pieces, columns times `betas` unless that is
+ * NULL. With `turned` sums are over rows, else over columns.
+ */
+template <int pieces, bool turned> DEVICE void put_blocks(const float *from, const float *betas, uint4 *to) {
     const int lane = threadIdx.x % 32;
     for (int tile = threadIdx.x / 32; tile < REC_TILES; tile += WARPS) {
         const int row = tile >= 6 ? 3 : tile >= 3 ? 2 : tile >= 1, column = tile - row * (row + 1) / 2;
         float rest[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            rest[i] = from[(16 * row + element_row(i)) * PITCH + 16 * column + element_column(i)] *
-                      betas[16 * column + element_column(i)];
+        for (int i = 0; i < 8; i++) {
+            const int own_row = 16 * row + (turned ? element_column(i) : element_row(i));
+            const int own_column = 16 * column + (turned ? element_row(i) : element_column(i));
+            rest[i] = from[own_row * PITCH + own_column] * (betas ? betas[own_column] : 1);
+        }
 #pragma unroll
-        for (int piece = 0; piece < TERMS; piece++) {
+        for (int piece = 0; piece < pieces; piece++) {
             to[(piece * REC_TILES + tile) * 32 + lane] = make_uint4(
                 pack(rest[0], rest[1]), pack(rest[2], rest[3]), pack(rest[4], rest[5]), pack(rest[6], rest[7]));
 #pragma unroll
@@ -99,7 +104,8 @@ DEVICE void put_inverse(const float *from, const float *betas, uint4 *to) {
 
 /*
  * T of A, which warps have written before a barrier; A and `memory` are overwritten. With halves of rows and columns
- * the inverse is T11, T22 and T21 = -T22 (A21 T11). Above the diagonal of blocks of 16 nobody reads.
+ * the inverse is T11, T22 and T21 = -T22 (A21 T11). Blocks above the diagonal nobody reads. Gradients are given
+ * the inverse, turned, behind T.
  */
 DEVICE void invert(float *a, const float *betas, float *memory, uint4 *to) {
     float *below = a + 32 * PITCH, *second = memory + 32 * PITCH;
@@ -113,7 +119,8 @@ DEVICE void invert(float *a, const float *betas, float *memory, uint4 *to) {
     multiply_halves(second + 32, below, sum);
     store_halves(sum, -1, second);
     __syncthreads();
-    put_inverse(memory, betas, to);
+    put_blocks<TERMS, false>(memory, betas, to);
+    if (BACK) put_blocks<TERMS, true>(memory, NULL, to + TERMS * REC_TILES * 32);
 }
 
 #endif

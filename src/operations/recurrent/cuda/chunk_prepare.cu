@@ -1,51 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * T, P and factors of chunks (chunk.cuh) whose decays are those of heads: a block for each chunk of a head. Its warps
- * have 16 rows each of K K' and Q K' by mma. Sums of gates are in double precision, since differences of them are what
- * counts; a gate below LEAST stands for a factor of 0, which floats cannot tell from it.
+ * have 16 rows each of K K' and Q K' by mma.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (of T).
+ * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (of T), BACK (for gradients).
  */
+#include "operations/recurrent/cuda/chunk_gates.cuh"
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
 
-#define LEAST -110.0f
-
-/* What a block has in shared memory besides its tiles; T lies where these were. */
+/* What a block has in shared memory besides its tiles; T lies where these were, and P of gradients. */
 struct parts {
     float a[REC_CHUNK * PITCH];
-    double sum[REC_CHUNK]; /* of log decays up to a row, but for those that stand for 0 */
-    int zeros[REC_CHUNK];  /* of which there were so many */
-    float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK];
+    chunk_gates g;
+    float skip; /* how often values are in outputs besides */
 };
-
-/* ---- Rows ------------------------------------------------------------------------------------------- */
-
-/* Sums up to each of 64 rows, by two warps. */
-DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h, parts &s) {
-    const int row = threadIdx.x, lane = row % 32;
-    float g = 0;
-    if (row < rows) g = head_gate(p, q, rec_token(&p, &q, first + row), h);
-    int zeros = g < LEAST;
-    double sum = zeros ? 0 : g;
-#pragma unroll
-    for (int n = 1; n < 32; n *= 2) {
-        const double before = __shfl_up_sync(~0u, sum, n);
-        const int zeros_before = __shfl_up_sync(~0u, zeros, n);
-        if (lane >= n) sum += before, zeros += zeros_before;
-    }
-    s.sum[row] = sum;
-    s.zeros[row] = zeros;
-    s.beta[row] = row < rows ? load_beta(p, q, rec_token(&p, &q, first + row), h) : 0;
-}
-
-/* e^(G_t - G_s); the chunk's beginning is row -1, and rows of the second warp have sums from its first on. */
-DEVICE float decay(const parts &s, int to, int from) {
-    const double half = to >= 32 && from < 32 ? s.sum[31] : 0;
-    const int half_zeros = to >= 32 && from < 32 ? s.zeros[31] : 0;
-    const double before = from >= 0 ? s.sum[from] : 0;
-    const int zeros = s.zeros[to] + half_zeros - (from >= 0 ? s.zeros[from] : 0);
-    return zeros ? 0 : exp_of((float)(s.sum[to] + half - before));
-}
 
 /* ---- Products --------------------------------------------------------------------------------------- */
 
@@ -73,8 +41,8 @@ DEVICE void multiply(u32 keys, u32 queries, float (&kk)[8][4], float (&qk)[8][4]
     }
 }
 
-/* P to memory, A to shared memory. */
-DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], uint4 *scores) {
+/* P to memory, of gradients to `turned` in shared memory, A to shared memory. */
+DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *turned, uint4 *scores) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -82,15 +50,17 @@ DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], uint4 *
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int to = 16 * warp + lane / 4 + i / 2 * 8, from = 8 * n + lane % 4 * 2 + i % 2;
-            const float by = from <= to ? decay(s, to, from) * s.k_factor[from] : 0;
-            qk[n][i] = from <= to ? qk[n][i] * (by * s.q_factor[to]) : 0;
+            const float by = from <= to ? decay(s.g, to, from) * s.g.k_factor[from] : 0;
+            qk[n][i] = from <= to ? qk[n][i] * (by * s.g.q_factor[to]) : 0;
+            if (from == to) qk[n][i] += s.skip;
+            if (BACK) turned[to * PITCH + from] = qk[n][i];
             if (UPDATE == REC_DELTA)
-                s.a[to * PITCH + from] = from < to ? kk[n][i] * (by * s.k_factor[to] * s.beta[to]) : 0;
+                s.a[to * PITCH + from] = from < to ? kk[n][i] * (by * s.g.k_factor[to] * s.g.beta[to]) : 0;
         }
     }
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        if (n <= warp)
+        if (n <= warp && !BACK)
             scores[(warp * (warp + 1) / 2 + n) * 32 + lane] =
                 make_uint4(pack(qk[2 * n][0], qk[2 * n][1]), pack(qk[2 * n + 1][0], qk[2 * n + 1][1]),
                            pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3]));
@@ -98,12 +68,13 @@ DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], uint4 *
 
 /* ---- Factors ---------------------------------------------------------------------------------------- */
 
-DEVICE void put_factors(const parts &s, float *to) {
+DEVICE void put_factors(const chunk_gates &s, float *to) {
     const int row = threadIdx.x % REC_CHUNK;
     if (threadIdx.x < REC_CHUNK) {
         const float there = decay(s, row, -1);
         to[REC_SEEN * REC_CHUNK + row] = there * s.k_factor[row];
         to[REC_ASKED * REC_CHUNK + row] = there * s.q_factor[row];
+        to[REC_UNSEEN * REC_CHUNK + row] = there * s.k_factor[row] * s.beta[row];
     } else {
         to[REC_LEFT * REC_CHUNK + row] = decay(s, REC_CHUNK - 1, row) * s.k_factor[row];
         to[REC_PASSED * REC_CHUNK + row] = decay(s, REC_CHUNK - 1, -1);
@@ -125,20 +96,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     copy_tile<REC_CHUNK, KEY_SIZE>(keys, key, (int)first, (int)steps, 1);
     copy_tile<REC_CHUNK, KEY_SIZE>(queries, query, (int)first, (int)steps, 1);
     cp_async_commit();
-    if (thread < REC_CHUNK) add_gates(p, q, first, rows, h, s);
+    if (thread < REC_CHUNK) add_gates(p, q, first, rows, h, s.g);
+    if (thread == 0) s.skip = p.view[REC_SKIP].present ? load(p.view[REC_SKIP], h * p.view[REC_SKIP].stride[2]) : 0;
     cp_async_wait<0>();
     __syncthreads();
-    if (thread < REC_CHUNK)
-        s.k_factor[thread] = factor_of(p, keys, thread);
+    if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */
+        s.g.k_factor[thread] = factor_of(p, keys, thread) * (p.by_step ? s.g.beta[thread] : 1);
     else
-        s.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
+        s.g.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
     float kk[8][4], qk[8][4];
     multiply(keys, queries, kk, qk);
     __syncthreads();
     const rec_size place = chunk * p.heads + h;
-    put_products(s, kk, qk, (uint4 *)(a.scores + place * (REC_TILES * REC_TILE_BYTES)));
-    put_factors(s, a.factors + place * (REC_FACTOR_ROWS * REC_CHUNK));
-    if (UPDATE != REC_DELTA) return;
+    uint4 *scores = (uint4 *)(a.scores + place * ((BACK ? TERMS : 1) * REC_TILES * REC_TILE_BYTES));
+    put_products(s, kk, qk, (float *)memory, scores);
+    put_factors(s.g, a.factors + place * (REC_FACTOR_ROWS * REC_CHUNK));
+    if (UPDATE != REC_DELTA && !BACK) return;
     __syncthreads();
-    invert(s.a, s.beta, (float *)memory, (uint4 *)(a.inverses + place * (TERMS * REC_TILES * REC_TILE_BYTES)));
+    if (BACK) {
+        put_blocks<TERMS, true>((const float *)memory, NULL, scores);
+        __syncthreads();
+    }
+    if (UPDATE != REC_DELTA) return;
+    invert(s.a, s.g.beta, (float *)memory,
+           (uint4 *)(a.inverses + place * ((BACK ? 2 : 1) * TERMS * REC_TILES * REC_TILE_BYTES)));
 }

@@ -6,9 +6,10 @@
  * above 0; blocks on the diagonal are summed in floats, with the factor of each pair and channel as it is. A gate
  * below LEAST stands for a factor of 0, which floats cannot tell from it, and sums stay finite.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (1).
+ * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (1), BACK (for gradients).
  */
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
+#include "operations/recurrent/cuda/chunk_key.cuh"
 
 #define LEAST     -120.0f
 #define SUB       16
@@ -19,35 +20,10 @@ struct parts {
     float total[4][KEY_SIZE], gap[6][KEY_SIZE]; /* of a sub-chunk; of those from one to before another */
     float diagonal[4][SUB * (SUB + 1)];
     float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK], head[REC_CHUNK]; /* head: gates */
+    float p[BACK ? REC_CHUNK * PITCH : 1]; /* P of gradients, to be turned */
 };
 
 /* ---- Gates ------------------------------------------------------------------------------------------ */
-
-/* Adds gates of a channel of `count` rows from token t on; all loads are under way together. */
-DEVICE void add_rows(const rec_problem &p, const rec_view &v, const rec_sequence &q, rec_size t, rec_size h,
-                     int channel, int count, bool may_be_raw, float (&sum)[SUB]) {
-    const rec_size at = rec_at(&v, q.batch, t, h) + channel, step = p.reverse ? -v.stride[1] : v.stride[1];
-    float x[SUB];
-    if (v.dtype == F32) {
-#pragma unroll
-        for (int n = 0; n < SUB; n++) x[n] = n < count ? ((const float *)v.data)[at + n * step] : 0;
-    } else {
-        u16 bits[SUB]; /* a branch on the type between two loads would make them wait for each other */
-#pragma unroll
-        for (int n = 0; n < SUB; n++) bits[n] = n < count ? ((const u16 *)v.data)[at + n * step] : 0;
-#pragma unroll
-        for (int n = 0; n < SUB; n++) x[n] = v.dtype == BF16 ? value_of<BF16>(bits[n]) : value_of<F16>(bits[n]);
-    }
-    if (may_be_raw && p.view[REC_A_LOG].present) {
-        const rec_view &rate = p.view[REC_A_LOG], &bias = p.view[REC_DT_BIAS];
-        const float by = -expf(load(rate, h * rate.stride[2]));
-        const float shift = bias.present ? load(bias, h * bias.stride[2] + channel * bias.stride[3]) : 0;
-#pragma unroll
-        for (int n = 0; n < SUB; n++) x[n] = by * softplus(x[n] + shift);
-    }
-#pragma unroll
-    for (int n = 0; n < SUB; n++) sum[n] += x[n];
-}
 
 DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h, parts &s) {
     const int channel = threadIdx.x % KEY_SIZE;
@@ -56,8 +32,7 @@ DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size firs
         float g[SUB], sum = 0;
 #pragma unroll
         for (int n = 0; n < SUB; n++) g[n] = p.head_decay ? s.head[SUB * sub + n] : 0;
-        if (p.g_is_wide) add_rows(p, p.view[REC_G], q, t, h, channel, rows - SUB * sub, true, g);
-        if (p.view[REC_GK].present) add_rows(p, p.view[REC_GK], q, t, h, channel, rows - SUB * sub, false, g);
+        add_channel(p, q, t, h, channel, rows - SUB * sub, g);
 #pragma unroll
         for (int n = 0; n < SUB; n++) {
             if (SUB * sub + n < rows) sum += LOG2_E * (g[n] < LEAST ? LEAST : g[n]);
@@ -148,12 +123,13 @@ DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], uint4 *
         for (int i = 0; i < 4; i++) {
             const int to = SUB * warp + lane / 4 + i / 2 * 8, from = 8 * n + lane % 4 * 2 + i % 2;
             qk[n][i] *= s.q_factor[to] * s.k_factor[from];
+            if (BACK) s.p[to * PITCH + from] = qk[n][i];
             s.a[to * PITCH + from] = kk[n][i] * (s.k_factor[to] * s.k_factor[from] * s.beta[to]);
         }
     }
 #pragma unroll
     for (int n = 0; n < 3; n++)
-        if (n < warp)
+        if (n < warp && !BACK)
             scores[(warp * (warp + 1) / 2 + n) * 32 + lane] =
                 make_uint4(pack(qk[2 * n][0], qk[2 * n][1]), pack(qk[2 * n + 1][0], qk[2 * n + 1][1]),
                            pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3]));
@@ -162,17 +138,6 @@ DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], uint4 *
 /* ---- The diagonal ----------------------------------------------------------------------------------- */
 
 #define PAIRS (KEY_SIZE / 64) /* pairs of channels of a lane, 64 apart */
-
-/* Two channels of a row as they lie. */
-DEVICE u32 load_pair(u32 tile, int row, int channel) {
-    u32 x;
-    const u32 at = piece_at<KEY_SIZE>(tile, row, channel / 8) + channel % 8 * 2;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-    return x;
-}
-DEVICE float2 widen_pair(u32 x) {
-    return make_float2(widen((u16)x), widen((u16)(x >> 16)));
-}
 
 /* Halves the numbers of a lane, and adds those of the lane `apart` from it, until one is left: sum of number `lane`. */
 template <int count> DEVICE void add_lanes(float (&x)[32]) {
@@ -241,11 +206,16 @@ DEVICE void put_diagonal(u32 keys, u32 queries, parts &s, uint4 *scores) {
             s.a[to * PITCH + from] = column < row ? by * (s.k_factor[to] * s.beta[to]) : 0;
     }
     __syncwarp();
-    float x[8];
+    if constexpr (BACK) {
+        for (int n = lane; n < SUB * SUB; n += 32)
+            s.p[(SUB * warp + n / SUB) * PITCH + SUB * warp + n % SUB] = block[n / SUB * (SUB + 1) + n % SUB];
+    } else {
+        float x[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = block[element_row(i) * (SUB + 1) + element_column(i)];
-    scores[(warp * (warp + 1) / 2 + warp) * 32 + lane] =
-        make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+        for (int i = 0; i < 8; i++) x[i] = block[element_row(i) * (SUB + 1) + element_column(i)];
+        scores[(warp * (warp + 1) / 2 + warp) * 32 + lane] =
+            make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+    }
 }
 
 /* ---- Operands --------------------------------------------------------------------------------------- */
@@ -312,8 +282,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     put_products(s, kk, qk, scores);
     put_diagonal(keys, queries, s, scores);
     put_operands(keys, queries, s, (u32 *)(a.operands + place * (3 * REC_CHUNK * KEY_SIZE * 2)),
-                 a.factors + place * KEY_SIZE);
-    if (UPDATE != REC_DELTA) return;
+                 a.factors + place * (KEY_SIZE + REC_CHUNK));
+    if (thread < REC_CHUNK) a.factors[(place + 1) * (KEY_SIZE + REC_CHUNK) - REC_CHUNK + thread] = s.beta[thread];
+    if (UPDATE != REC_DELTA && !BACK) return;
     __syncthreads();
-    invert(s.a, s.beta, (float *)memory, (uint4 *)(a.inverses + place * (REC_TILES * REC_TILE_BYTES)));
+    if (BACK) put_blocks<TERMS, true>(s.p, NULL, scores);
+    if (UPDATE != REC_DELTA) return;
+    invert(s.a, s.beta, (float *)memory,
+           (uint4 *)(a.inverses + place * ((BACK ? 2 : 1) * REC_TILES * REC_TILE_BYTES)));
 }

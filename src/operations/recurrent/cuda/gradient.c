@@ -6,8 +6,8 @@
 #include "operations/recurrent/cuda/plan.h"
 
 enum { BACK, SPREAD, TOTAL };
-/* As gradient_sums.cu has them; a block of gradient.cu, and threads of all that are under way at once. */
-enum { SUM_THREADS = 256, MOST_THREADS = 512, THREADS_IN_ALL = 160 * 512 };
+/* A block of gradient.cu, and threads of all that are under way at once. */
+enum { MOST_THREADS = 512, THREADS_IN_ALL = 160 * 512 };
 /* Of shared memory: sums of warps, and tokens. */
 enum { SUM_BYTES = 49152, TOKEN_BYTES = 24576 };
 
@@ -33,10 +33,6 @@ static int64_t tasks_of(const rec_problem *p) {
 static int64_t blocks_of(const rec_problem *p) {
     return ejki_min(tasks_of(p), THREADS_IN_ALL / threads_of(p));
 }
-static int64_t spread_blocks(const rec_problem *p) {
-    const int64_t each = p->query_heads + p->key_heads + p->value_heads + p->heads;
-    return ejki_cdiv(p->batch * p->tokens * each, SUM_THREADS / 32);
-}
 
 /* Memory of a call in floats. */
 static int64_t sum_floats(const rec_problem *p) {
@@ -51,8 +47,7 @@ static int64_t state_floats(const rec_problem *p) {
 
 static bool applicable(const void *problem) {
     const rec_problem *p = problem;
-    return !rec_cuda_by_step(p) && p->key_size <= 1024 && p->tokens <= INT32_MAX &&
-           spread_blocks(p) < INT32_MAX;
+    return p->key_size <= 1024 && p->tokens <= INT32_MAX && rec_spread_blocks(p) < INT32_MAX;
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -77,14 +72,6 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
-/* Whether anything is added up over tokens. */
-static bool has_totals(const rec_problem *p) {
-    static const int roles[] = {REC_GAMMA, REC_A_LOG, REC_DT_BIAS, REC_BONUS};
-    bool any = false;
-    for (int i = 0; i < 4; i++) any = any || p->view[REC_D(roles[i])].present;
-    return any;
-}
-
 static ejk_status run(const ejk_run *run) {
     const rec_problem *p = run->problem;
     EJKI_TRY(rec_cuda_check(p));
@@ -102,13 +89,9 @@ static ejk_status run(const ejk_run *run) {
                                  .threads = (int32_t)threads_of(p),
                                  .blocks = blocks_of(p),
                                  .shared_bytes = shared};
-    const ejki_cuda_work spread = {
-        .slot = SPREAD, .threads = SUM_THREADS, .blocks = spread_blocks(p)};
-    const ejki_cuda_work total = {.slot = TOTAL, .threads = SUM_THREADS, .blocks = p->heads};
     EJKI_TRY(ejki_cuda_begin(run, &back, &a));
-    EJKI_TRY(ejki_cuda_begin(run, &spread, &a));
-    return has_totals(p) ? ejki_cuda_begin(run, &total, &a) : EJK_OK;
+    return rec_begin_sums(run, SPREAD, TOTAL, &a);
 }
 
 EJKI_DECLARE(recurrent_attention_vjp_back_cuda, .version = 1, .applicable = applicable,
-             .prepare = prepare, .run = run, .needs = "no step sizes, Dk up to 1024")
+             .prepare = prepare, .run = run, .needs = "Dk up to 1024")

@@ -51,13 +51,14 @@ static __device__ __noinline__ void load_tokens(const rec_problem &p, const work
 
 /* ---- The way there ---------------------------------------------------------------------------------- */
 
-/* The column after a token; u and x are what k and a were multiplied by, of delta rules x is v - X. */
+/* The column after a token; u and x are what k and a were multiplied by; of delta rules x is v - X, of sums v. */
 DEVICE void pass(const rec_problem &p, const work &w, const token &t, float (&s)[ROWS], float &u, float &x) {
     const rec_view &value = p.view[REC_VALUE];
     const float dv = value_decay(p, w.q, t.t, w.h, w.j);
     u = w.j < p.value_size ? load(value, rec_at(&value, w.q.batch, t.t, rec_head(&p, w.h, p.value_heads)) + w.j) : 0;
-    x = UPDATE == REC_ADD ? 0 : along(t.x, s);
-    if (UPDATE == REC_DELTA) x = u - x * dv, u = t.beta * x;
+    x = UPDATE == REC_ADD ? u : along(t.x, s);
+    if (UPDATE == REC_DELTA) x = u - x * dv;
+    if (UPDATE != REC_RANK_ONE) u = t.beta * x;
     update(t, dv, u, x, s);
 }
 
@@ -193,13 +194,13 @@ DEVICE void back(const rec_gradient &a, const work &w, const token &t, const flo
     sum_rows(t, c, s, d, sums);
     float gate = back_rows(t, c, s, d);
     if (VECTORS > 2) add_columns(s, sums + REC_SUM_GATE * PITCH);
-    add_number(UPDATE == REC_DELTA ? du * c.x : 0, false, numbers + REC_D_BETA);
+    add_number(UPDATE == REC_RANK_ONE ? 0 : du * c.x, false, numbers + REC_D_BETA);
     add_number(gate, true, numbers + REC_D_HEAD);
     add_number(c.u * c.d_out, false, numbers + REC_ALONG_U);
     add_number(c.x * c.d_out, false, numbers + REC_ALONG_X);
     gate = sum_of_lanes(gate, PARTS);
     if (is_there && threadIdx.x % PARTS == 0) {
-        row[VECTORS * p.key_size + w.j] = (UPDATE == REC_DELTA ? t.beta : 1) * du + t.own * c.d_out;
+        row[VECTORS * p.key_size + w.j] = (UPDATE == REC_RANK_ONE ? 1 : t.beta) * du + t.own * c.d_out;
         if (d_gv.present) store(d_gv, rec_at(&d_gv, w.q.batch, t.t, w.h) + w.j, gate);
     }
     if (t.resets) clear(d);

@@ -3,8 +3,8 @@
  * From the rows that gradient.cu has written to gradients of tensors. spread() has a warp for each vector of a token:
  * the gradient of a query, key or value is the sum over the heads that read it, in order, and goes through the
  * normalisation; gates become those of raw numbers. total() has a block for each head, which adds up over tokens what
- * tokens share: gamma, A_log, dt_bias and the bonus; each thread adds every so many tokens, and threads are added in
- * order. Tokens that count for nothing have gradients of 0 and are not read.
+ * tokens share: gamma, A_log, dt_bias, the bonus and what passes by the state; each thread adds every so many tokens,
+ * and threads are added in order. Tokens that count for nothing have gradients of 0 and are not read.
  *
  * Constants: PARTS, as in gradient.cu: a lane has PARTS of the Dk elements of a vector.
  */
@@ -126,6 +126,15 @@ DEVICE float raw_gradient(const rec_problem &p, rec_size b, rec_size t, rec_size
     return -d * expf(load(rate, h * rate.stride[2])) * sigmoid(raw_of(p, b, t, h, i));
 }
 
+/* Of a step size: what becomes of the gradients of it and of the log decay that it makes. */
+DEVICE float step_gradient(const rec_problem &p, rec_size b, rec_size t, rec_size h, const float *numbers) {
+    const rec_view &rate = p.view[REC_A_LOG];
+    const float raw = raw_of(p, b, t, h, 0), size = p.softplus ? softplus(raw) : raw;
+    if (size < (float)p.least || size > (float)p.most) return 0;
+    const float by = fmaxf(load(rate, h * rate.stride[2]), -3e38f);
+    return (p.softplus ? sigmoid(raw) : 1) * (numbers[REC_D_HEAD] * by + numbers[REC_D_BETA]);
+}
+
 DEVICE void spread_gates(const rec_gradient &a, rec_size b, rec_size t, rec_size h) {
     const rec_problem &p = a.p;
     const rec_view &g = p.view[REC_D(REC_G)], &beta = p.view[REC_D(REC_BETA)], &gv = p.view[REC_D(REC_GV)];
@@ -143,6 +152,10 @@ DEVICE void spread_gates(const rec_gradient &a, rec_size b, rec_size t, rec_size
             if (p.g_is_wide && i < p.key_size) d[r] = raw_gradient(p, b, t, h, i, d[r]);
         }
         if (p.g_is_wide) store_vector(p, REC_G, b, t, h, d);
+    }
+    if (p.by_step) {
+        if (g.present && is_first) store(g, rec_at(&g, b, t, h), is_there ? step_gradient(p, b, t, h, numbers) : 0);
+        return;
     }
     if (g.present && !p.g_is_wide && is_first)
         store(g, rec_at(&g, b, t, h), is_there ? raw_gradient(p, b, t, h, 0, numbers[REC_D_HEAD]) : 0);
@@ -217,7 +230,7 @@ DEVICE float sum_of_block(float x, int channels) {
 
 /* A thread's sums over tokens. */
 struct totals {
-    float rate, bias, bonus;
+    float rate, bias, bonus, skip;
 };
 
 /* Of gates and the bonus, element i: tokens first, first + step … of sequence n. */
@@ -229,7 +242,11 @@ DEVICE void add_tokens(const rec_gradient &a, rec_size n, rec_size h, rec_size i
         if (!counts(p, s.batch, t)) continue;
         const float *row = row_of(a, s.batch, t, h), *numbers = numbers_of(a, row);
         const float d = p.g_is_wide ? row[REC_SUM_GATE * p.key_size + i] : numbers[REC_D_HEAD];
-        if (rate.present && d != 0) {
+        if (p.by_step) {
+            sum.rate += d * step_size(p, s.batch, t, h);
+            sum.bias += step_gradient(p, s.batch, t, h, numbers);
+            sum.skip += numbers[REC_ALONG_X];
+        } else if (rate.present && d != 0) {
             sum.rate += d * fmaxf(gate_of(p, s.batch, t, h, i), -3e38f);
             sum.bias += raw_gradient(p, s.batch, t, h, i, d);
         }
@@ -275,18 +292,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) total(const __grid_constan
     const bool is_row = p.g_is_wide || bonus.present;
     const int channels = is_row ? 32 : 1, own = threadIdx.x % channels;
     const rec_size size = is_row ? p.key_size : 1;
-    float rate = 0;
+    float rate = 0, skip = 0;
     if (p.view[REC_D(REC_GAMMA)].present) total_gamma(a, h);
     for (rec_size first = 0; first < size; first += channels) {
-        totals sum = {0, 0, 0};
+        totals sum = {0, 0, 0, 0};
         for (rec_size n = 0; n < p.sequences && first + own < size; n++)
             add_tokens(a, n, h, first + own, threadIdx.x / channels, THREADS / channels, sum);
-        rate += sum.rate;
+        rate += sum.rate, skip += sum.skip;
         const float all_bias = sum_of_block(sum.bias, channels), all_bonus = sum_of_block(sum.bonus, channels);
         if (threadIdx.x >= channels || first + own >= size) continue;
         if (bias.stride[3] || first + own == 0) store_total(bias, 0, h, first + own, all_bias);
         store_total(bonus, 0, h, first + own, all_bonus);
     }
-    rate = sum_of_block(rate, 1);
-    if (threadIdx.x == 0) store_total(p.view[REC_D(REC_A_LOG)], 0, h, 0, rate);
+    rate = sum_of_block(rate, 1), skip = sum_of_block(skip, 1);
+    if (threadIdx.x > 0) return;
+    store_total(p.view[REC_D(REC_A_LOG)], 0, h, 0, rate);
+    store_total(p.view[REC_D(REC_SKIP)], 0, h, 0, skip);
 }

@@ -34,11 +34,6 @@ static inline bool rec_cuda_fits(const rec_problem *p) {
     return p->key_size <= 1024 && rec_cuda_blocks(p) < INT32_MAX / 2 && p->tokens <= INT32_MAX;
 }
 
-/* Decays by step sizes, and values that pass by the state, are for scan.cu alone. */
-static inline bool rec_cuda_by_step(const rec_problem *p) {
-    return p->by_step || p->view[REC_SKIP].present;
-}
-
 static inline ejki_cuda_constants rec_cuda_constants(const rec_problem *p) {
     ejki_cuda_constants constants = {.count = 0};
     ejki_cuda_add(&constants, "PARTS", rec_cuda_parts(p));
@@ -58,6 +53,32 @@ static inline ejk_status rec_cuda_check(const rec_problem *p) {
         if (v->present) EJKI_TRY(ejki_cuda_check_address(v->data, size, "a tensor"));
     }
     return EJK_OK;
+}
+
+/* Blocks of `spread` of gradient_sums.cu. */
+enum { REC_SUM_THREADS = 256 };
+static inline int64_t rec_spread_blocks(const rec_problem *p) {
+    const int64_t each = p->query_heads + p->key_heads + p->value_heads + p->heads;
+    return ejki_cdiv(p->batch * p->tokens * each, REC_SUM_THREADS / 32);
+}
+
+/* Whether anything is added up over tokens. */
+static inline bool rec_has_totals(const rec_problem *p) {
+    static const int roles[] = {REC_GAMMA, REC_A_LOG, REC_DT_BIAS, REC_BONUS, REC_SKIP};
+    bool any = false;
+    for (int i = 0; i < 5; i++) any = any || p->view[REC_D(roles[i])].present;
+    return any;
+}
+
+/* Launches of gradient_sums.cu, which make gradients of rows; the argument is a rec_gradient. */
+static inline ejk_status rec_begin_sums(const ejk_run *run, int32_t spread, int32_t total,
+                                        void *argument) {
+    const rec_problem *p = run->problem;
+    const ejki_cuda_work first = {
+        .slot = spread, .threads = REC_SUM_THREADS, .blocks = rec_spread_blocks(p)};
+    const ejki_cuda_work last = {.slot = total, .threads = REC_SUM_THREADS, .blocks = p->heads};
+    EJKI_TRY(ejki_cuda_begin(run, &first, argument));
+    return rec_has_totals(p) ? ejki_cuda_begin(run, &last, argument) : EJK_OK;
 }
 
 #endif

@@ -8,13 +8,29 @@ static const char text[] = "operations/recurrent/cuda/step.cu";
 
 /* As step.cu has them. */
 enum { THREADS = 128, ROWS = 8, REST = 32, MOST_TOKENS = 8 };
+enum { MOST_SLABS = 4, LEAST_WARPS = 4096 };
 typedef struct arguments {
     rec_problem p;
 } arguments;
 
+/* Columns of a warp at a time. */
+static int64_t slab_of(const rec_problem *p) {
+    return 4 * 32 * ROWS / p->key_size;
+}
+
+/* Slabs of a warp, one after the other, as long as there are warps enough for all multiprocessors. */
+static int64_t slabs_of(const rec_problem *p) {
+    const int64_t slabs = ejki_cdiv(p->value_size, slab_of(p));
+    int64_t each = 1;
+    while (each < MOST_SLABS && 2 * each <= slabs &&
+           p->sequences * p->heads * slabs / (2 * each) >= LEAST_WARPS)
+        each *= 2;
+    return each;
+}
+
 static int64_t blocks_of(const rec_problem *p) {
-    const int64_t slab = 4 * 32 * ROWS / p->key_size;
-    const int64_t warps = p->sequences * p->heads * ejki_cdiv(p->value_size, slab);
+    const int64_t columns = slab_of(p) * slabs_of(p);
+    const int64_t warps = p->sequences * p->heads * ejki_cdiv(p->value_size, columns);
     return ejki_cdiv(warps, THREADS / 32);
 }
 
@@ -24,8 +40,7 @@ static bool applicable(const void *problem) {
     const int64_t size = p->key_size;
     const bool is_power = size >= ROWS && size <= 32 * ROWS && (size & (size - 1)) == 0;
     const int64_t most = MOST_TOKENS * (p->packed ? p->sequences : 1);
-    return is_power && !rec_cuda_by_step(p) && p->tokens <= most &&
-           blocks_of(p) < INT32_MAX / (THREADS / 32);
+    return is_power && p->tokens <= most && blocks_of(p) < INT32_MAX / (THREADS / 32);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -39,6 +54,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "UPDATE", p->update);
     ejki_cuda_add(&constants, "BEFORE", p->read == REC_BEFORE);
     ejki_cuda_add(&constants, "KEY_DECAY", p->key_decay);
+    ejki_cuda_add(&constants, "SLABS", slabs_of(p));
     ejki_cuda_add(&constants, "REST", REST);
     return ejki_cuda_ready(launch, 0, text, "step", &constants);
 }

@@ -3,12 +3,13 @@
  * A few tokens of every sequence on GPUs, as in decoding: states pass by once, at the speed of memory. A warp has SLAB
  * columns of a state in registers, 8 rows and 4 columns a lane, and shares nothing with other warps: ROW_LANES lanes
  * have the rows of a column, so that sums over rows are shuffles. All loads of a lane, 16 bytes each, are under way
- * before the first is used; rows of one token are read by every warp that needs them. Four rows of a lane follow
- * each other and lanes take turns, so that a load covers whole sectors in either layout of the states.
+ * before the first is used, and while a slab is worked on so is the next of the warp's SLABS; a single token is read
+ * once for them all. Four rows of a lane follow each other and lanes take turns, so that a load covers whole sectors
+ * in either layout of the states.
  *
  * With packed sequences the last REST blocks clear the tokens that are in none.
  *
- * Constants: KEY_SIZE (8 to 256, a power of two), THREADS, UPDATE, BEFORE, KEY_DECAY, REST.
+ * Constants: KEY_SIZE (8 to 256, a power of two), THREADS, UPDATE, BEFORE, KEY_DECAY, SLABS, REST.
  */
 #include "operations/recurrent/cuda/call.cuh"
 
@@ -172,11 +173,13 @@ DEVICE float bonus_of(const rec_problem &p, rec_size h, const token &t) {
 
 DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size at, rec_size h, token &t) {
     const rec_view &q = p.view[REC_QUERY], &k = p.view[REC_KEY], &a = p.view[REC_A], &b = p.view[REC_B];
+    const rec_view &skip = p.view[REC_SKIP];
     load_vector(p, q, rec_at(&q, s.batch, at, head_of(p, h, p.query_heads)), (float)p.scale, t.q);
     load_vector(p, k, rec_at(&k, s.batch, at, head_of(p, h, p.key_heads)), 1, t.k);
-    t.beta = UPDATE == REC_DELTA ? load_beta(p, s, at, h) : 1;
+    t.beta = UPDATE == REC_RANK_ONE ? 1 : load_beta(p, s, at, h);
     t.qk = BEFORE ? 0 : inner(t.q, t.k);
     t.own = BEFORE ? bonus_of(p, h, t) : 0;
+    if (UPDATE == REC_ADD && skip.present) t.own += load(skip, h * skip.stride[2]);
     const float head = head_gate(p, s, at, h);
     if (KEY_DECAY) {
 #pragma unroll
@@ -220,11 +223,9 @@ DEVICE void read_slab(const token &t, const float (&s)[ROWS][4], float (&x)[4], 
 
 /* The slab after a token, and its outputs. */
 DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_size h, rec_size j, rec_size count,
-                 float (&s)[ROWS][4], float (&y)[4]) {
+                 const token &t, float (&s)[ROWS][4], float (&y)[4]) {
     const rec_view &value = p.view[REC_VALUE];
-    token t;
     float x[4], v[4], dv[4];
-    load_token(p, q, at, h, t);
     load_four(value, rec_at(&value, q.batch, at, head_of(p, h, p.value_heads)) + j, count, v);
     read_slab(t, s, x, y);
 #pragma unroll
@@ -234,6 +235,7 @@ DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_s
         if (!BEFORE) y[c] *= dv[c];
         y[c] += t.own * v[c];
         if (UPDATE == REC_DELTA) v[c] = t.beta * (v[c] - x[c]);
+        if (UPDATE == REC_ADD) v[c] *= t.beta;
         y[c] += t.qk * v[c];
         if (UPDATE == REC_RANK_ONE) y[c] += t.qa * x[c];
     }
@@ -246,33 +248,45 @@ DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_s
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 3 : 4)
+extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 2 : 3)
     step(const __grid_constant__ arguments a) {
     const rec_problem &p = a.p;
-    const rec_view &out = p.view[REC_OUT];
+    const rec_view &out = p.view[REC_OUT], &initial = p.view[REC_INITIAL];
     /* Divisions of 32 bits are a fraction of those of 64. */
-    const u32 slabs = ((u32)p.value_size + SLAB - 1) / SLAB, heads = (u32)p.heads;
-    const u32 warps = (u32)p.sequences * heads * slabs, blocks = (warps + THREADS / 32 - 1) / (THREADS / 32);
+    const u32 slabs = ((u32)p.value_size + SLAB - 1) / SLAB, runs = (slabs + SLABS - 1) / SLABS, heads = (u32)p.heads;
+    const u32 warps = (u32)p.sequences * heads * runs, blocks = (warps + THREADS / 32 - 1) / (THREADS / 32);
     if (blockIdx.x >= blocks) {
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
-    const u32 warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, state = warp / slabs;
+    const u32 warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, state = warp / runs;
     if (warp >= warps) return;
-    const rec_size h = state % heads, j = (warp - state * slabs) * SLAB + threadIdx.x % 32 / ROW_LANES * 4;
-    const rec_size count = p.value_size - j;
+    const rec_size h = state % heads, first = (warp - state * runs) * (SLABS * SLAB);
+    const rec_size lane = threadIdx.x % 32 / ROW_LANES * 4, end = first + SLABS * SLAB;
     const rec_sequence q = rec_sequence_of(&p, state / heads);
-    float s[ROWS][4];
-    load_slab(p.view[REC_INITIAL], q.row, h, j, count, s);
-    for (rec_size n = 0; n < q.end - q.begin; n++) {
-        const rec_turn turn = rec_turn_of(&p, &q, n);
-        const rec_size at = rec_token(&p, &q, n);
-        float y[4] = {0, 0, 0, 0};
-        if (turn.resets)
+    const rec_size steps = q.end - q.begin;
+    float s[ROWS][4], ahead[ROWS][4];
+    token t;
+    load_slab(initial, q.row, h, first + lane, p.value_size - first - lane, ahead);
+#pragma unroll 1
+    for (rec_size j = first + lane; j - lane < end && j - lane < p.value_size; j += SLAB) {
+        const rec_size count = p.value_size - j;
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) s[r][0] = s[r][1] = s[r][2] = s[r][3] = 0;
-        if (turn.counts) pass(p, q, at, h, j, count, s, y);
-        if (threadIdx.x % ROW_LANES == 0) store_four(out, rec_at(&out, q.batch, at, h) + j, count, y);
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) s[r][c] = ahead[r][c];
+        if (j - lane + SLAB < end) load_slab(initial, q.row, h, j + SLAB, count - SLAB, ahead);
+        for (rec_size n = 0; n < steps; n++) {
+            const rec_turn turn = rec_turn_of(&p, &q, n);
+            const rec_size at = rec_token(&p, &q, n);
+            float y[4] = {0, 0, 0, 0};
+            if (turn.resets)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) s[r][0] = s[r][1] = s[r][2] = s[r][3] = 0;
+            if (turn.counts && (steps > 1 || j - lane == first)) load_token(p, q, at, h, t);
+            if (turn.counts) pass(p, q, at, h, j, count, t, s, y);
+            if (threadIdx.x % ROW_LANES == 0) store_four(out, rec_at(&out, q.batch, at, h) + j, count, y);
+        }
+        store_slab(p.view[REC_FINAL], q.row, h, j, count, s);
     }
-    store_slab(p.view[REC_FINAL], q.row, h, j, count, s);
 }

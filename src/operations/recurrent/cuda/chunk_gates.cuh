@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decays of a chunk's rows where they are those of heads. Sums of gates are in double precision, since differences of
+ * them are what counts; a gate below LEAST stands for a factor of 0, which floats cannot tell from it.
+ */
+#ifndef EJKI_RECURRENT_CHUNK_GATES_CUH
+#define EJKI_RECURRENT_CHUNK_GATES_CUH
+
+#include "operations/recurrent/cuda/call.cuh"
+#include "operations/recurrent/cuda/chunk.cuh"
+
+#define LEAST -110.0f
+
+struct chunk_gates {
+    double sum[REC_CHUNK]; /* of log decays up to a row, but for those that stand for 0 */
+    int zeros[REC_CHUNK];  /* of which there were so many */
+    float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK];
+};
+
+/* Sums up to each of 64 rows, by two warps. */
+DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h,
+                      chunk_gates &s) {
+    const int row = threadIdx.x, lane = row % 32;
+    float g = 0;
+    if (row < rows) g = head_gate(p, q, rec_token(&p, &q, first + row), h);
+    int zeros = g < LEAST;
+    double sum = zeros ? 0 : g;
+#pragma unroll
+    for (int n = 1; n < 32; n *= 2) {
+        const double before = __shfl_up_sync(~0u, sum, n);
+        const int zeros_before = __shfl_up_sync(~0u, zeros, n);
+        if (lane >= n) sum += before, zeros += zeros_before;
+    }
+    s.sum[row] = sum;
+    s.zeros[row] = zeros;
+    s.beta[row] = row < rows ? load_beta(p, q, rec_token(&p, &q, first + row), h) : 0;
+}
+
+/* e^(G_t - G_s); the chunk's beginning is row -1, and rows of the second warp have sums from its first on. */
+DEVICE float decay(const chunk_gates &s, int to, int from) {
+    const double half = to >= 32 && from < 32 ? s.sum[31] : 0;
+    const int half_zeros = to >= 32 && from < 32 ? s.zeros[31] : 0;
+    const double before = from >= 0 ? s.sum[from] : 0;
+    const int zeros = s.zeros[to] + half_zeros - (from >= 0 ? s.zeros[from] : 0);
+    return zeros ? 0 : exp_of((float)(s.sum[to] + half - before));
+}
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How kernels of the chunked form are laid out on GPUs: chunk.c and gradient_chunk.c launch them. */
+#ifndef EJKI_RECURRENT_CUDA_CHUNK_PLAN_H
+#define EJKI_RECURRENT_CUDA_CHUNK_PLAN_H
+
+#include "operations/recurrent/cuda/chunk.cuh"
+#include "operations/recurrent/cuda/plan.h"
+
+/* As chunk_prepare.cu and rows of chunk_walk.cuh have them. */
+enum { REC_CHUNK_THREADS = 128, REC_CHUNK_PITCH = REC_CHUNK + 4 };
+
+/* A walk: pieces of what is multiplied, of P and of T in a stage. */
+typedef struct rec_walk {
+    int64_t terms, scores, inverses;
+} rec_walk;
+
+/* How a walk is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. */
+typedef struct rec_layout {
+    int64_t parts, warps, columns, stages;
+} rec_layout;
+
+static inline rec_layout rec_layout_with(const rec_problem *p, int64_t parts) {
+    rec_layout l = {.parts = parts, .warps = 4, .stages = 1};
+    while (p->value_size % (16 * l.warps / parts)) l.warps /= 2;
+    l.columns = 16 * l.warps / parts;
+    return l;
+}
+static inline int64_t rec_walk_blocks(const rec_problem *p, const rec_layout *l) {
+    return p->sequences * p->heads * (p->value_size / l->columns);
+}
+
+static inline int64_t rec_tile_bytes(int64_t columns) {
+    return REC_CHUNK * ejki_round_up(columns, 64) * 2;
+}
+/* Of shared memory of what prepares chunks. */
+static inline int64_t rec_prepare_bytes(const rec_problem *p) {
+    const int64_t tiles = 2 * rec_tile_bytes(p->key_size);
+    const int64_t inverse = REC_CHUNK * REC_CHUNK_PITCH * 4, rows = inverse + REC_CHUNK * 4 * 4;
+    const int64_t gates =
+        p->key_decay ? (REC_CHUNK * (p->key_size + 4) + 10 * p->key_size + 4 * 16 * 17) * 4 +
+                           (p->gradient ? inverse : 4)
+                     : REC_CHUNK * (8 + 4) + 8;
+    return ejki_max(tiles, inverse) + rows + gates;
+}
+static inline int64_t rec_factor_floats(const rec_problem *p) {
+    return p->key_decay ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
+}
+static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
+                                     const rec_layout *l) {
+    const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
+    const int64_t blocks = (walk->scores + walk->inverses) * REC_TILES * REC_TILE_BYTES;
+    const int64_t stage = (p->key_decay ? 3 : 2) * rec_tile_bytes(p->key_size) +
+                          rec_tile_bytes(l->columns) + blocks + 4 * rec_factor_floats(p);
+    return l->stages * stage + sums;
+}
+
+/*
+ * A warp has 128 rows of the state, as many as registers hold, or 64 where there are too few blocks for all
+ * multiprocessors otherwise, or where products have several pieces. The next chunk is in shared memory, too, where two
+ * blocks of a multiprocessor have room for it, or the only one. Bits depend on none of this.
+ */
+static inline ejk_status rec_layout_of(const rec_problem *p, const rec_walk *walk, int32_t device,
+                                       rec_layout *out) {
+    const ejk_gpu_info *gpu;
+    EJKI_TRY(ejki_cuda_gpu(device, &gpu));
+    rec_layout l = rec_layout_with(p, 1);
+    if (p->key_size == 256 || walk->terms > 1 || rec_walk_blocks(p, &l) < gpu->multiprocessors)
+        l = rec_layout_with(p, p->key_size / 64);
+    const int64_t resident = rec_walk_blocks(p, &l) <= gpu->multiprocessors ? 1 : 2;
+    l.stages = 2;
+    if (resident * rec_walk_bytes(p, walk, &l) > gpu->shared_bytes) l.stages = 1;
+    *out = l;
+    return EJK_OK;
+}
+
+/* What all kernels of a call are compiled with, and besides each walk. */
+static inline ejki_cuda_constants rec_chunk_constants(const rec_problem *p, int64_t terms) {
+    ejki_cuda_constants constants = {.count = 0};
+    ejki_cuda_add(&constants, "ELEMENT", EJK_DTYPE_BF16);
+    ejki_cuda_add(&constants, "KEY_SIZE", p->key_size);
+    ejki_cuda_add(&constants, "UPDATE", p->update);
+    ejki_cuda_add(&constants, "TERMS", terms);
+    return constants;
+}
+static inline void rec_add_layout(const rec_problem *p, const rec_layout *l,
+                                  ejki_cuda_constants *constants) {
+    ejki_cuda_add(constants, "PARTS", l->parts);
+    ejki_cuda_add(constants, "WARPS", l->warps);
+    ejki_cuda_add(constants, "KEY_DECAY", p->key_decay);
+    ejki_cuda_add(constants, "STAGES", l->stages);
+}
+
+/* Sizes and types that forward calls and gradients have in common. */
+static inline bool rec_chunk_fits(const rec_problem *p) {
+    const bool is_bf16 = p->view[REC_QUERY].dtype == EJK_DTYPE_BF16 &&
+                         p->view[REC_KEY].dtype == EJK_DTYPE_BF16 &&
+                         p->view[REC_VALUE].dtype == EJK_DTYPE_BF16;
+    const bool is_plain = p->update != REC_RANK_ONE && p->read == REC_AFTER && !p->value_decay &&
+                          !p->view[REC_SEGMENTS].present;
+    return is_bf16 && is_plain && p->value_size >= 16 && p->value_size % 16 == 0 &&
+           p->tokens < INT32_MAX - REC_CHUNK && rec_chunks(p) * p->heads < INT32_MAX &&
+           p->sequences * p->heads * p->value_size < INT32_MAX / 2;
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients in chunks on GPUs: chunk_prepare.cu, chunk_scan.cu, which keeps states, chunk_back.cu and chunk_rows.cu, of
+ * which the first and last are others with decays of key channels; gradient_sums.cu, as for gradients token by token.
+ */
+#include "kernels/cuda/launch.h"
+#include "kernels/declare.h"
+#include "operations/recurrent/cuda/chunk_plan.h"
+#include "operations/recurrent/cuda/gradient.cuh"
+
+enum { PREPARE, KEEP, BACK, ROWS, SPREAD, TOTAL };
+enum { REST = 32 };
+
+/* Pieces of what is multiplied: gradients in floats have their precision. */
+static int64_t pieces_of(const rec_problem *p) {
+    bool any = false;
+    for (int role = 0; role < REC_FINAL; role++) {
+        const rec_view *v = &p->view[REC_D(role)];
+        any = any || (v->present && v->dtype == EJK_DTYPE_F32);
+    }
+    return any ? 3 : 1;
+}
+static rec_walk keep_of(const rec_problem *p) {
+    return (rec_walk){pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0};
+}
+static rec_walk back_of(const rec_problem *p) {
+    return (rec_walk){pieces_of(p), pieces_of(p), p->update == REC_DELTA ? pieces_of(p) : 0};
+}
+
+/* Shared memory of chunk_rows.cu, or of chunk_rows_key.cu. */
+static int64_t rows_bytes(const rec_problem *p) {
+    const int64_t tile = rec_tile_bytes(p->key_size);
+    const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
+    const int64_t rows = REC_CHUNK * (8 + 4 + 3 * 4 + 5 * 4) + 4 * 4;
+    if (p->key_decay)
+        return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 4 + 3 * p->key_size) * REC_CHUNK * 4;
+    return 2 * tile + ejki_max(pieces_of(p) * tile, square) + 2 * square + ejki_round_up(rows, 16);
+}
+
+/* Memory of a call in bytes: each part at a multiple of 256. */
+typedef struct memory {
+    int64_t inverses, scores, operands, factors, states, cotangents, solved, backs, sums, all;
+} memory;
+
+static memory memory_of(const rec_problem *p) {
+    const int64_t places = rec_chunks(p) * p->heads, blocks = REC_TILES * REC_TILE_BYTES;
+    const int64_t state = places * p->key_size * p->value_size * 4;
+    const int64_t rows = places * REC_CHUNK * p->value_size * 4;
+    const bool delta = p->update == REC_DELTA;
+    const int64_t sizes[] = {delta ? places * 2 * pieces_of(p) * blocks : 0,
+                             places * pieces_of(p) * blocks,
+                             p->key_decay ? places * 3 * REC_CHUNK * p->key_size * 2 : 0,
+                             places * rec_factor_floats(p) * 4,
+                             state,
+                             state,
+                             delta ? rows : 0,
+                             rows,
+                             p->batch * p->tokens * p->heads * rec_row_size(p) * 4};
+    memory m;
+    int64_t *const at[] = {&m.inverses,   &m.scores, &m.operands, &m.factors, &m.states,
+                           &m.cotangents, &m.solved, &m.backs,    &m.sums};
+    m.all = 0;
+    for (int i = 0; i < 9; i++) {
+        *at[i] = m.all;
+        m.all += ejki_round_up(sizes[i], 256);
+    }
+    return m;
+}
+
+static bool applicable(const void *problem) {
+    const rec_problem *p = problem;
+    const rec_view *d_out = &p->view[REC_D_OUT];
+    /* Operands with decays of elements are rounded, which a gradient in floats must not see. */
+    return rec_chunk_fits(p) && (!p->key_decay || pieces_of(p) == 1) &&
+           (p->key_size == 64 || p->key_size == 128) &&
+           (!d_out->present || d_out->dtype == EJK_DTYPE_BF16) && rec_spread_blocks(p) < INT32_MAX;
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    const rec_problem *p = problem;
+    const rec_walk there = keep_of(p), back = back_of(p);
+    rec_layout l;
+    ejki_cuda_constants rows = rec_chunk_constants(p, pieces_of(p)), first = rows, keep = rows;
+    ejki_cuda_constants over = rows, sums = {.count = 0};
+    ejki_cuda_kernels kernels = {.count = 0};
+    (void)parameters;
+    (void)threads;
+    ejki_cuda_add(&first, "BACK", 1);
+    EJKI_TRY(rec_layout_of(p, &there, launch->device, &l));
+    rec_add_layout(p, &l, &keep);
+    ejki_cuda_add(&keep, "REST", REST);
+    ejki_cuda_add(&keep, "KEEP", 1);
+    EJKI_TRY(rec_layout_of(p, &back, launch->device, &l));
+    rec_add_layout(p, &l, &over);
+    ejki_cuda_add(&sums, "PARTS", rec_cuda_parts(p));
+    if (p->key_decay) {
+        ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
+                       "prepare_key", &first);
+        ejki_cuda_want(&kernels, ROWS, "operations/recurrent/cuda/chunk_rows_key.cu", "rows_key",
+                       &rows);
+    } else {
+        ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
+                       &first);
+        ejki_cuda_want(&kernels, ROWS, "operations/recurrent/cuda/chunk_rows.cu", "rows", &rows);
+    }
+    ejki_cuda_want(&kernels, KEEP, "operations/recurrent/cuda/chunk_scan.cu", "scan", &keep);
+    ejki_cuda_want(&kernels, BACK, "operations/recurrent/cuda/chunk_back.cu", "back", &over);
+    ejki_cuda_want(&kernels, SPREAD, "operations/recurrent/cuda/gradient_sums.cu", "spread", &sums);
+    ejki_cuda_want(&kernels, TOTAL, "operations/recurrent/cuda/gradient_sums.cu", "total", &sums);
+    launch->workspace_bytes = (size_t)memory_of(p).all;
+    return ejki_cuda_ready_all(launch, &kernels);
+}
+
+/* A walk over all chunks. */
+static ejk_status walk_over(const ejk_run *run, int32_t slot, const rec_walk *walk,
+                            rec_chunked *a) {
+    rec_layout l;
+    EJKI_TRY(rec_layout_of(&a->p, walk, run->device, &l));
+    const ejki_cuda_work work = {.slot = slot,
+                                 .threads = (int32_t)(32 * l.warps),
+                                 .blocks = rec_walk_blocks(&a->p, &l),
+                                 .shared_bytes = rec_walk_bytes(&a->p, walk, &l)};
+    return ejki_cuda_begin(run, &work, a);
+}
+
+static ejk_status run(const ejk_run *run) {
+    const rec_problem *p = run->problem;
+    const memory m = memory_of(p);
+    const rec_walk there = keep_of(p), back = back_of(p);
+    char *own = run->workspace;
+    EJKI_TRY(rec_cuda_check(p));
+    rec_chunked a = {.p = *p,
+                     .inverses = own + m.inverses,
+                     .scores = own + m.scores,
+                     .operands = own + m.operands,
+                     .factors = (float *)(void *)(own + m.factors),
+                     .chunks = rec_chunks(p),
+                     .states = (float *)(void *)(own + m.states),
+                     .cotangents = (float *)(void *)(own + m.cotangents),
+                     .solved = (float *)(void *)(own + m.solved),
+                     .backs = (float *)(void *)(own + m.backs),
+                     .sums = (float *)(void *)(own + m.sums),
+                     .width = rec_row_size(p)};
+    const ejki_cuda_work first = {.slot = PREPARE,
+                                  .threads = REC_CHUNK_THREADS,
+                                  .blocks = rec_chunks(p) * p->heads,
+                                  .shared_bytes = rec_prepare_bytes(p)};
+    const ejki_cuda_work rows = {.slot = ROWS,
+                                 .threads = REC_CHUNK_THREADS,
+                                 .blocks = rec_chunks(p) * p->heads,
+                                 .shared_bytes = rows_bytes(p)};
+    EJKI_TRY(ejki_cuda_begin(run, &first, &a));
+    EJKI_TRY(walk_over(run, KEEP, &there, &a));
+    EJKI_TRY(walk_over(run, BACK, &back, &a));
+    EJKI_TRY(ejki_cuda_begin(run, &rows, &a));
+    rec_gradient sums = {.p = *p, .sums = a.sums, .width = a.width};
+    return rec_begin_sums(run, SPREAD, TOTAL, &sums);
+}
+
+EJKI_DECLARE(recurrent_attention_vjp_chunk_cuda, .version = 1, .priority = 1,
+             .applicable = applicable, .prepare = prepare, .run = run,
+             .needs = "sums or delta rules without decays of values or segments, Dk 64 or 128, "
+                      "Dv a multiple of 16; with decays of keys no gradients in float32")
