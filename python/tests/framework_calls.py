@@ -83,6 +83,31 @@ def derivable(name, count, seed=0):
     return found
 
 
+def checkable(name, count, seed, runs):
+    """(wish, step, bound) of calls whose gradients differences can be compared with.
+
+    In double precision, where the units say no other type and `runs(wish)` says that the library takes it; else in
+    float32 with wide steps.
+    """
+    for wish, _, _ in derivable(name, count, seed):
+        arrays, names = wish.arrays, wish.operation.args.by_name
+        wish.values = {n: v for n, v in wish.values.items() if n in names and "dtype" not in n}
+        if all(wish.is_open(n) for n in wish.floats()):
+            wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in arrays.items()}
+            if runs(wish):
+                yield wish, 1e-6, 1e-5
+                continue
+        wish.arrays = {n: a.astype(np.float32) if a.dtype.name in BOUNDS else a for n, a in arrays.items()}
+        yield wish, 1e-2, 2e-2
+
+
+def calm(array):
+    """An array with the magnitudes of its numbers, and 0 for those that are none: sums are positive."""
+    if array.dtype.name not in BOUNDS:
+        return array
+    return np.where(np.isfinite(array), abs(array), np.zeros((), array.dtype))
+
+
 def same_bits(a, b):
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 

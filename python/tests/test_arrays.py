@@ -3,7 +3,6 @@
 
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from libejkernel import _dlpack
+from watch import left_behind, resident
 
 
 def qkv(dtype=np.float32, t=5, heads=2, size=8, seed=0):
@@ -236,20 +236,23 @@ def test_threads_at_once():
 def test_the_gil_is_released():
     q, k, v = qkv(t=1500, heads=4, size=64)
     ejk.flash_attention(q[:, :2], k[:, :2], v[:, :2])
-    counted, ended = [0], threading.Event()
 
-    def work():
-        ejk.flash_attention(q, k, v)
-        ended.set()
+    def counted():
+        """How far this thread counts while another one is in a call."""
+        count, ended = 0, threading.Event()
 
-    thread = threading.Thread(target=work)
-    before = resource.getrusage(resource.RUSAGE_THREAD)
-    thread.start()
-    while not ended.is_set():
-        counted[0] += 1
-    thread.join()
-    after = resource.getrusage(resource.RUSAGE_THREAD)
-    assert counted[0] > 100 and after.ru_utime >= before.ru_utime
+        def work():
+            ejk.flash_attention(q, k, v)
+            ended.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not ended.is_set():
+            count += 1
+        thread.join()
+        return count
+
+    assert any(counted() > 100 for _ in range(20))  # a loaded machine may have no core for this thread
 
 
 def test_numbers_of_threads():
@@ -315,17 +318,13 @@ def test_workers_of_multiprocessing():
 
 def test_memory_is_flat():
     q, k, v = qkv(t=1)
-    for _ in range(1000):
-        ejk.flash_attention(q, k, v, causal=True)
-    gc.collect()
-    before, counts = len(gc.get_objects()), [sys.getrefcount(x) for x in (q, k, v)]
-    size = resident()
-    for _ in range(100_000):
-        ejk.flash_attention(q, k, v, causal=True)
-    gc.collect()
-    assert len(gc.get_objects()) - before < 50
-    assert [sys.getrefcount(x) for x in (q, k, v)] == counts
-    assert resident() - size < 1 << 20
+
+    def work(count):
+        for _ in range(count):
+            ejk.flash_attention(q, k, v, causal=True)
+
+    objects, references, size = left_behind(work, (q, k, v), 1000, 100_000)
+    assert objects < 50 and references == 0 and size < 1 << 20
 
 
 def test_many_shapes_do_not_pile_up():
@@ -338,11 +337,6 @@ def test_many_shapes_do_not_pile_up():
 
     sizes = [every_length() for _ in range(4)]
     assert sizes[-1] - sizes[1] < 6 << 20, sizes
-
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_the_end_of_an_interpreter_is_clean():

@@ -13,11 +13,21 @@ import jax.numpy as jnp  # noqa: E402
 import libejkernel  # noqa: E402
 import libejkernel.jax as ejx  # noqa: E402
 import numpy as np  # noqa: E402
-from framework_calls import DIFFERENTIABLE, OPERATIONS, close, derivable, python_of, same_bits, wishes  # noqa: E402
+from framework_calls import (  # noqa: E402
+    DIFFERENTIABLE,
+    OPERATIONS,
+    checkable,
+    close,
+    derivable,
+    python_of,
+    same_bits,
+    wishes,
+)
 from jax.test_util import check_grads  # noqa: E402
 from libejkernel import _foreign, _sharding, _signature  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
 from test_own_operation import scale_by  # noqa: E402, F401
+from watch import left_behind  # noqa: E402
 
 P = jax.sharding.PartitionSpec
 jax.config.update("jax_default_device", jax.devices("cpu")[0])  # test_gpu.py has the others
@@ -100,21 +110,20 @@ def test_mapped_axes(name, share):
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_right(name):
-    """By differences, in double precision."""
+    """By differences, in double precision where the operation has it."""
+
+    def runs(wish):
+        call, arrays = on_arrays(wish)
+        try:
+            call(*arrays)
+        except libejkernel.Error:
+            return False
+        return True
+
     with jax.enable_x64(True):
-        for wish, _, _ in derivable(name, 2, seed=3):
-            operation = wish.operation
-            if not all(wish.is_open(n) for n in wish.floats()):
-                continue
-            wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in wish.arrays.items()}
-            wish.values = {n: v for n, v in wish.values.items() if n in operation.args.by_name and "dtype" not in n}
-            names = [n for n in wish.floats() if n in catalogue().gradient(name).gradients]
-            call, arrays = on_arrays(wish, names)
-            try:
-                call(*arrays)
-            except libejkernel.Error:
-                continue  # not in double precision
-            check_grads(call, arrays, 1, modes=["rev"], atol=1e-5, rtol=1e-5)
+        for wish, step, bound in checkable(name, 2, 3, runs):
+            call, arrays = on_arrays(wish, [n for n in wish.floats() if n in catalogue().gradient(name).gradients])
+            check_grads(call, arrays, 1, modes=["rev"], atol=bound, rtol=bound, eps=step)
 
 
 def test_gradients_of_one_argument_and_of_all():
@@ -257,6 +266,28 @@ def test_masks_and_other_threads():
     assert same_bits(np.asarray(step(q)), before)
     libejkernel.set_num_threads(threads)
     close(np.asarray(function(q, k, v, mask_info=info)), before, "mask_info")
+
+
+def test_memory_is_flat():
+    """Jitted calls, their gradients and calls that fail leave nothing behind."""
+    function, arrays, sinks = attention()
+    q, k, v = map(jnp.asarray, arrays)
+    step = jax.jit(lambda q, s: function(q, k, v, softmax_aux=s, causal=True))
+    gradient = jax.jit(jax.grad(lambda q: function(q, k, v).sum()))
+
+    def work(count):
+        for i in range(count):
+            found = step(q, sinks)
+            if i % 10 == 0:
+                found = gradient(q)
+            if i % 1000 == 0:
+                with pytest.raises(libejkernel.InvalidShape):
+                    function(q, k[:, :, :3], v)
+        found.block_until_ready()
+
+    objects, references, size = left_behind(work, (q, k, v, sinks), 4000, 100_000)
+    assert objects < 100 and references == 0
+    assert size < 4 << 20  # an array of q's size would be 120 MB by now
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
