@@ -28,7 +28,7 @@ check:
 	@cmake --build build --target all tests
 	@tools/check.sh build
 
-# The Python package on the library of build/, in JAX, PyTorch and transformers, too; `make check` has its NumPy part.
+# The Python package on the library of build/, in JAX, PyTorch and transformers, too; `make check` has it as a test.
 check-python:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null

@@ -13,6 +13,7 @@ shift
 requirements=$source/python/tests/requirements.txt
 environment=$build/python-environment
 tests=$source/python/tests
+patience=300 # seconds for all packages
 case "${1:-}" in
 --frameworks)
     shift
@@ -32,27 +33,38 @@ case "${1:-}" in
 esac
 python=${EJK_TEST_PYTHON:-$environment/bin/python}
 
+# Packages of PyPI, and PyTorch without CUDA from its own index where that can be reached; by uv, which takes a fraction
+# of pip's time and keeps what it has fetched in its cache.
+fetch() {
+    if ! "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: uv; then
+        "$python" -m pip install --quiet --disable-pip-version-check -r "$requirements"
+        return
+    fi
+    uv="$environment/bin/uv pip install --quiet --python $python -r $requirements"
+    [ "$environment" = "$build/python-frameworks" ] &&
+        UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=20 timeout "$patience" $uv --torch-backend cpu 2>/dev/null ||
+        timeout "$patience" $uv
+}
+
 if [ -z "${EJK_TEST_PYTHON:-}" ] && ! cmp -s "$requirements" "$environment/requirements.txt"; then
     rm -rf "$environment"
     if ! python3 -m venv "$environment"; then
         echo "skipped: no virtual environment can be made" >&2
         exit 77
     fi
-    if [ "$environment" = "$build/python-frameworks" ]; then
-        # PyTorch's own index has it without CUDA; where that cannot be reached, PyPI's build takes its place.
-        "$python" -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 --no-deps \
-            --index-url https://download.pytorch.org/whl/cpu torch 2>/dev/null || true
-    fi
-    if ! "$python" -m pip install --quiet --disable-pip-version-check -r "$requirements"; then
+    if ! fetch; then
         rm -rf "$environment"
-        echo "skipped: $requirements cannot be installed" >&2
+        echo "skipped: $requirements cannot be installed within $patience s" >&2
         exit 77
     fi
     cp "$requirements" "$environment/"
 fi
 
-"$build/ejk" info --operations --json >"$build/operations.json"
-"$python" "$source/tools/python_package.py" "$build/libejkernel.so" "$build/operations.json" \
+# Into one folder, whoever else runs tests there.
+"$build/ejk" info --operations --json >"$build/operations.$$.json"
+"$python" "$source/tools/python_package.py" "$build/libejkernel.so" "$build/operations.$$.json" \
     "$build/python/libejkernel" --link
-export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1
+rm "$build/operations.$$.json"
+# Threads of PyTorch's that wait by spinning take the cores from other tests.
+export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=passive
 exec "$python" -m pytest -q -p no:cacheprovider "$tests" "$@"

@@ -37,19 +37,20 @@ def stubs(package, folder):
 
 
 def write(path, text):
-    """Only where something changed, so that nothing is built again in vain."""
+    """Only where something changed, so that nothing is built again in vain; and whole, whoever reads it meanwhile."""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             if file.read() == text:
                 return
-    with open(path, "w", encoding="utf-8") as file:
+    with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
         file.write(text)
+    os.replace(file.name, path)
 
 
 def link(source, target):
-    if os.path.lexists(target):
-        os.remove(target)
-    os.symlink(os.path.abspath(source), target)
+    made = f"{target}.{os.getpid()}"
+    os.symlink(os.path.abspath(source), made)
+    os.replace(made, target)
 
 
 def main():
