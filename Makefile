@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-python check-gpu-python docs-python wheel check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
+.PHONY: all demo check check-python check-gpu-python docs-python wheel wheel-aarch64 check-pip check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
 	@tools/setup.sh build
@@ -47,10 +47,22 @@ docs-python: check-python
 	@build/python-frameworks/bin/pip install --quiet --disable-pip-version-check pdoc
 	@PYTHONPATH=build/python build/python-frameworks/bin/python tools/python_pages.py build/docs/python
 
-# A wheel for any Python from 3.10 in build/wheel, with the libraries that it needs.
+# A wheel for any Python from 3.10 in build/wheel, with the libraries that it needs, and the source distribution that it
+# is built from. Tried with every CPython on the path.
 wheel:
 	@tools/setup.sh build
 	@tools/wheel.sh build/wheel
+
+# The same for 64-bit Arm, tried by qemu.
+wheel-aarch64:
+	@tools/setup.sh check
+	@tools/wheel.sh build/wheel-aarch64 aarch64
+
+# `pip install` of a clone in an empty environment, and the tests there.
+check-pip:
+	@tools/setup.sh build
+	@rm -rf build/clone && git clone --quiet . build/clone
+	@EJK_PYTHONS=python3 tools/try_wheel.sh build/try build/clone
 
 # What needs a GPU, and says that it was skipped where there is none; `make check` has these tests too.
 check-gpu:

@@ -62,8 +62,8 @@ fi
 
 # Into one folder, whoever else runs tests there.
 "$build/ejk" info --operations --json >"$build/operations.$$.json"
-"$python" "$source/tools/python_package.py" "$build/libejkernel.so" "$build/operations.$$.json" \
-    "$build/python/libejkernel" --link
+"$python" "$source/tools/python_package.py" "$("$build/ejk" --version | cut -d ' ' -f 2)" \
+    "$build/operations.$$.json" "$build/python/libejkernel" --link "$build"
 rm "$build/operations.$$.json"
 # Threads of PyTorch's that wait by spinning take the cores from other tests.
 export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=passive

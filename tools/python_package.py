@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Completes the Python package: writes what follows from the library's description of its operations.
 
-Usage: python_package.py <libejkernel.so> <output of `ejk info --operations --json`> <folder> [--link]
+Usage: python_package.py <version of the library> <output of `ejk info --operations --json`> <folder> [--link <build>]
 
 Writes _description.json and the stubs of functions to the folder. With --link, the folder becomes a whole package for
-tests: links to its sources and to the library.
+tests: links to its sources, and to the library and the command in a build folder.
 """
 
 import argparse
-import ctypes
 import importlib
 import json
 import os
@@ -18,12 +17,6 @@ import types
 
 
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python", "libejkernel")
-
-
-def version_of(library):
-    loaded = ctypes.CDLL(os.path.abspath(library))
-    loaded.ejk_version.restype = ctypes.c_char_p
-    return loaded.ejk_version().decode()
 
 
 def stubs(package, folder):
@@ -55,15 +48,15 @@ def link(source, target):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("library")
+    parser.add_argument("version")
     parser.add_argument("description")
     parser.add_argument("folder")
-    parser.add_argument("--link", action="store_true")
+    parser.add_argument("--link")
     wish = parser.parse_args()
     with open(wish.description, encoding="utf-8") as file:
         operations = json.load(file)
     os.makedirs(wish.folder, exist_ok=True)
-    description = {"version": version_of(wish.library), "operations": operations}
+    description = {"version": wish.version, "operations": operations}
     write(os.path.join(wish.folder, "_description.json"), json.dumps(description, separators=(",", ":")) + "\n")
     write(os.path.join(wish.folder, "numpy.pyi"), stubs(PACKAGE, wish.folder))
     if wish.link:
@@ -72,8 +65,8 @@ def main():
         for name in os.listdir(PACKAGE):
             if name.endswith(".py") or name == "py.typed":
                 link(os.path.join(PACKAGE, name), os.path.join(wish.folder, name))
-        link(wish.library, os.path.join(wish.folder, "lib", "libejkernel.so.0"))
-        link(os.path.join(os.path.dirname(wish.library), "ejk"), os.path.join(wish.folder, "bin", "ejk"))
+        link(os.path.join(wish.link, "libejkernel.so"), os.path.join(wish.folder, "lib", "libejkernel.so.0"))
+        link(os.path.join(wish.link, "ejk"), os.path.join(wish.folder, "bin", "ejk"))
 
 
 if __name__ == "__main__":

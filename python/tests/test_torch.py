@@ -152,7 +152,8 @@ def test_gradients_are_right(name):
         call, tensors = on_tensors(wish)
         for t, each in zip(tensors, wish.arrays):
             t.requires_grad_(each in gradients and is_float(t))
-        with warnings.catch_warnings(action="ignore"):  # of what is not in double precision
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is not in double precision
             assert torch.autograd.gradcheck(call, tensors, eps=step, atol=bound / 10, rtol=bound, fast_mode=True)
 
 
