@@ -10,7 +10,7 @@ from __future__ import annotations
 from . import _calls, _dlpack, _library, _records
 
 _DLPACK_CUDA = 2
-_CUDA = 2  # ejk_device_type
+CUDA = 2  # ejk_device_type
 _LEGACY_DEFAULT_STREAM = 1
 
 
@@ -24,7 +24,7 @@ class DeviceTensor:
         number = _records.DTYPES[_dlpack.type_name(name, tensor)]
         shape = tuple(tensor.shape[: tensor.rank])
         strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
-        self.view = _calls.View(number, shape, strides, (_CUDA, tensor.device_id))
+        self.view = _calls.View(number, shape, strides, (CUDA, tensor.device_id))
         self.address = (tensor.data or 0) + tensor.byte_offset
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import os
 from functools import cache, lru_cache
 
 import jax
@@ -17,17 +18,24 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-from . import _foreign, _library, _sharding
+from . import _device, _foreign, _library, _records, _sharding, _tensors
 
-_TARGET = "ejkernel_call"
+_library.declare({"ejk_jax_workspace": ((_library._S, ctypes.c_void_p, _library._I, ctypes.c_void_p), _library._I)})
+
+_TARGET, _RECORDED = "ejkernel_call", "ejkernel_recorded_call"
 
 
 @cache
 def _register():
     _foreign.start()
-    for platform, handler in (("cpu", _library.lib.ejk_jax_call), ("CUDA", _library.lib.ejk_jax_call_on_gpu)):
+    lib = _library.lib
+    for name, platform, handler in (
+        (_TARGET, "cpu", lib.ejk_jax_call),
+        (_TARGET, "CUDA", lib.ejk_jax_call_on_gpu),
+        (_RECORDED, "CUDA", lib.ejk_jax_recorded_call_on_gpu),
+    ):
         capsule = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p))
-        jax.ffi.register_ffi_target(_TARGET, capsule, platform=platform)
+        jax.ffi.register_ffi_target(name, capsule, platform=platform)
 
 
 def _varying(array):
@@ -61,12 +69,45 @@ def _shapes_of(arrays):
     return [a.shape for a in arrays], [a.dtype for a in arrays]
 
 
+def _gpu_workspace(call, views):
+    """Bytes of the workspace of a call on a GPU, where XLA may record it into its command buffers; else None.
+
+    Experimental: of 16 operations that were tried so one went wrong, the gradient of means, and why is not known.
+    """
+    if os.environ.get("EJKERNEL_EXPERIMENTAL") != "1" or jax.default_backend() != "gpu":
+        return None
+    tensors = (_tensors.Tensor * len(views))()
+    for tensor, (shape, dtype) in zip(tensors, views):
+        number = _records.DTYPES[_records.dtype_name(dtype)]
+        tensor.dtype, tensor.rank, tensor.device_type = number, len(shape), _device.CUDA
+        tensor.shape[: len(shape)], tensor.strides[: len(shape)] = shape, _records.contiguous(shape)
+    size = ctypes.c_int64()
+    status = _library.lib.ejk_jax_workspace(call.text.encode(), tensors, len(views), ctypes.byref(size))
+    return size.value if status == 0 else None  # what the library cannot do it says when it is asked to
+
+
 def _handler_call(call, arrays):
-    """The call of the handler itself."""
+    """The call of the handler itself: on a GPU one that has its workspace as a further result, where it can."""
     more = _varying_spec(arrays)
-    specs = [jax.ShapeDtypeStruct(s, jnp.dtype(d), **more) for s, d in call.specs(*_shapes_of(arrays))]
-    made = jax.ffi.ffi_call(_TARGET, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
-    return tuple(made(*arrays, call=call.text))
+    shapes, dtypes = _shapes_of(arrays)
+    results = call.specs(shapes, dtypes)
+
+    def made(target, specs):
+        specs = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), **more) for shape, dtype in specs]
+        run = jax.ffi.ffi_call(target, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
+        return lambda *arrays: tuple(run(*arrays, call=call.text))[: len(results)]
+
+    plain = made(_TARGET, results)
+    # XLA refuses a recording of nothing.
+    size = _gpu_workspace(call, [*zip(shapes, dtypes), *results]) if all(map(_is_something, results)) else None
+    if size is None:
+        return plain(*arrays)
+    recorded = made(_RECORDED, [*results, ((size,), "uint8")])
+    return jax.lax.platform_dependent(*arrays, cuda=recorded, default=plain)
+
+
+def _is_something(spec):
+    return 0 not in spec[0]
 
 
 def _custom_call(call, arrays):

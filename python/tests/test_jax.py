@@ -24,7 +24,7 @@ from framework_calls import (  # noqa: E402
     wishes,
 )
 from jax.test_util import check_grads  # noqa: E402
-from libejkernel import _foreign, _sharding, _signature  # noqa: E402
+from libejkernel import _foreign, _jax, _sharding, _signature  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
 from test_own_operation import scale_by  # noqa: E402, F401
 from watch import left_behind  # noqa: E402
@@ -254,6 +254,19 @@ def test_what_cannot_be_had_is_said():
     flat = [a[0] for a in (q, k, v)]
     with pytest.raises(Exception, match="cum_seqlens_q"):  # known only when it runs
         jax.block_until_ready(jax.jit(lambda n: function(*flat, cum_seqlens_q=n, cum_seqlens_k=n))(lengths))
+
+
+def test_programs_for_gpus_have_their_workspace(monkeypatch):
+    """As one more result, with which XLA may record a call; programs for CPUs do not."""
+    monkeypatch.setattr(_jax, "_gpu_workspace", lambda call, views: 1280)
+    function, (q, k, v), _ = attention()
+    step = jax.jit(jax.grad(lambda q: function(q, k, v, softmax_scale=0.375).sum()))
+    text = step.trace(q).lower(lowering_platforms=("cuda",)).as_text()
+    assert "@ejkernel_recorded_call" in text and "tensor<1280xui8>" in text and "@ejkernel_call" not in text
+    text = step.trace(q).lower(lowering_platforms=("cpu",)).as_text()
+    assert "@ejkernel_call" in text and "recorded" not in text and "1280" not in text
+    expected = jax.grad(lambda q: function(q * 0.375 * np.sqrt(q.shape[-1]), k, v).sum())(q)
+    close(np.asarray(step(q)), np.asarray(expected), "gradients")
 
 
 def test_masks_and_other_threads():

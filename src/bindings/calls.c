@@ -353,24 +353,37 @@ static ejk_status execute_making(const call_entry *entry, const ejki_call *call)
     return execute_entry(entry, call, all);
 }
 
-ejk_status ejki_run_call(const ejki_call *call) {
+/* The call's entry, with the table locked for reading; where there is none and none can be made, nothing is locked. */
+static ejk_status enter(const ejki_call *call, const call_entry **out) {
     uint64_t hash = hash_of(call->text, call->length, call->tensors, call->count);
     for (;;) {
         pthread_rwlock_rdlock(&table.lock);
-        const call_entry *entry = find(hash, call->text, call->length, call->tensors, call->count);
-        ejk_status status = EJK_OK;
-        if (entry) {
-            ejki_threads_borrow(call->parallel_for, call->parallel_user);
-            status = execute_making(entry, call);
-            ejki_threads_borrow(NULL, NULL);
-        }
+        *out = find(hash, call->text, call->length, call->tensors, call->count);
+        if (*out) return EJK_OK;
         pthread_rwlock_unlock(&table.lock);
-        if (entry) return status;
         pthread_rwlock_wrlock(&table.lock);
-        status = add(hash, call->text, call->length, call->tensors, call->count);
+        ejk_status status = add(hash, call->text, call->length, call->tensors, call->count);
         pthread_rwlock_unlock(&table.lock);
         EJKI_TRY(status);
     }
+}
+
+ejk_status ejki_run_call(const ejki_call *call) {
+    const call_entry *entry;
+    EJKI_TRY(enter(call, &entry));
+    ejki_threads_borrow(call->parallel_for, call->parallel_user);
+    const ejk_status status = execute_making(entry, call);
+    ejki_threads_borrow(NULL, NULL);
+    pthread_rwlock_unlock(&table.lock);
+    return status;
+}
+
+ejk_status ejki_call_workspace(const ejki_call *call, size_t *out) {
+    const call_entry *entry;
+    EJKI_TRY(enter(call, &entry));
+    *out = ejk_plan_workspace(entry->plan);
+    pthread_rwlock_unlock(&table.lock);
+    return EJK_OK;
 }
 
 ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out) {

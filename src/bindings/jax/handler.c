@@ -159,6 +159,10 @@ typedef struct gpu_call {
     int32_t device;
 } gpu_call;
 
+static void *aligned(void *memory) {
+    return (char *)memory + (-(uintptr_t)memory & (WORKSPACE_ALIGNMENT - 1));
+}
+
 /* Of XLA's allocator, whose memory may serve work that is enqueued later once it is given back. */
 static ejk_status take_workspace(void *user, size_t bytes, void **out) {
     gpu_call *call = user;
@@ -171,7 +175,21 @@ static ejk_status take_workspace(void *user, size_t bytes, void **out) {
     EJKI_TRY(check(api, api->XLA_FFI_DeviceMemory_Allocate(&wish), EJK_STATUS_OUT_OF_MEMORY));
     call->workspace = wish.data;
     call->bytes = wish.size;
-    *out = (char *)wish.data + (-(uintptr_t)wish.data & (WORKSPACE_ALIGNMENT - 1));
+    *out = aligned(wish.data);
+    return EJK_OK;
+}
+
+/* Of the program's own memory: the last result, which is there whenever a recorded call runs again. */
+static ejk_status take_result(void *user, size_t bytes, void **out) {
+    const XLA_FFI_Rets *results = &((gpu_call *)user)->frame->rets;
+    const XLA_FFI_Buffer *last = results->rets[results->size - 1];
+    const size_t given = last->rank == 1 ? (size_t)last->dims[0] : 0;
+    if (given < bytes + WORKSPACE_ALIGNMENT)
+        return ejki_fail(EJK_STATUS_WORKSPACE_TOO_SMALL,
+                         "a call has %zu bytes of workspace, expected %zu: its program was "
+                         "compiled for another choice of kernels, compile it again",
+                         given, bytes + WORKSPACE_ALIGNMENT);
+    *out = aligned(last->data);
     return EJK_OK;
 }
 
@@ -202,14 +220,15 @@ static ejk_status find_gpu(const XLA_FFI_CallFrame *frame, int32_t *device, void
     return EJK_OK;
 }
 
-static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ejk_tensor *tensors) {
+static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ejk_tensor *tensors,
+                             ejki_take_workspace_fn take) {
     gpu_call own = {.frame = frame};
     EJKI_TRY(find_gpu(frame, &own.device, &call->stream));
     for (int32_t i = 0; i < call->count; i++) {
         tensors[i].device_type = EJK_DEVICE_CUDA;
         tensors[i].device_index = own.device;
     }
-    call->take = take_workspace;
+    call->take = take;
     call->user = &own;
     const ejk_status status = ejki_run_call(call);
     const ejk_status given = give_workspace(&own);
@@ -218,9 +237,15 @@ static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ej
 
 /* ---- Calls ------------------------------------------------------------------------------------------------ */
 
-static ejk_status run(const XLA_FFI_CallFrame *frame, bool on_gpu) {
+/* Where a call runs; GPU_RECORDED: as a part of XLA's command buffers, too. */
+typedef enum place { CPU, GPU, GPU_RECORDED } place;
+
+static ejk_status run(const XLA_FFI_CallFrame *frame, place where) {
     ejk_tensor tensors[EJKI_CALL_TENSORS];
-    int64_t operands = frame->args.size, count = operands + frame->rets.size;
+    const bool recorded = where == GPU_RECORDED;
+    if (recorded && frame->rets.size < 1)
+        return ejki_fail(EJK_STATUS_MALFORMED, "a call has no result for its workspace");
+    int64_t operands = frame->args.size, count = operands + frame->rets.size - recorded;
     if (count > EJKI_CALL_TENSORS)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%lld tensors given, at most %d",
                          (long long)count, EJKI_CALL_TENSORS);
@@ -231,11 +256,13 @@ static ejk_status run(const XLA_FFI_CallFrame *frame, bool on_gpu) {
     if (!text) return ejki_fail(EJK_STATUS_MALFORMED, "a call has no attribute \"call\"");
     ejki_call call = {
         .text = text->ptr, .length = text->len, .tensors = tensors, .count = (int32_t)count};
-    if (!on_gpu && HAS(frame->api, XLA_FFI_ThreadPool_NumThreads)) {
+    if (where != CPU)
+        return run_on_gpu(frame, &call, tensors, recorded ? take_result : take_workspace);
+    if (HAS(frame->api, XLA_FFI_ThreadPool_NumThreads)) {
         call.parallel_for = run_loop;
         call.parallel_user = (void *)frame;
     }
-    return on_gpu ? run_on_gpu(frame, &call, tensors) : ejki_run_call(&call);
+    return ejki_run_call(&call);
 }
 
 static XLA_FFI_Error_Code code_of(ejk_status status) {
@@ -250,21 +277,23 @@ static XLA_FFI_Error_Code code_of(ejk_status status) {
     }
 }
 
-static bool answer_metadata(const XLA_FFI_CallFrame *frame) {
+static bool answer_metadata(const XLA_FFI_CallFrame *frame, place where) {
     for (XLA_FFI_Extension_Base *e = frame->extension_start; e; e = e->next) {
         if (e->type != XLA_FFI_Extension_Metadata) continue;
         XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)e)->metadata;
         metadata->api_version.major_version = API_MAJOR;
         metadata->api_version.minor_version = API_MINOR;
-        metadata->traits = 0;
+        metadata->traits =
+            where == GPU_RECORDED ? XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE : 0;
         return true;
     }
     return false;
 }
 
-static XLA_FFI_Error *answer(XLA_FFI_CallFrame *frame, bool on_gpu) {
-    if (answer_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return NULL;
-    ejk_status status = run(frame, on_gpu);
+static XLA_FFI_Error *answer(XLA_FFI_CallFrame *frame, place where) {
+    if (answer_metadata(frame, where) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
+        return NULL;
+    ejk_status status = run(frame, where);
     if (status == EJK_OK) return NULL;
     XLA_FFI_Error_Create_Args error = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
                                        .message = ejk_last_error(),
@@ -273,9 +302,23 @@ static XLA_FFI_Error *answer(XLA_FFI_CallFrame *frame, bool on_gpu) {
 }
 
 XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame) {
-    return answer(frame, false);
+    return answer(frame, CPU);
 }
 
 XLA_FFI_Error *ejk_jax_call_on_gpu(XLA_FFI_CallFrame *frame) {
-    return answer(frame, true);
+    return answer(frame, GPU);
+}
+
+XLA_FFI_Error *ejk_jax_recorded_call_on_gpu(XLA_FFI_CallFrame *frame) {
+    return answer(frame, GPU_RECORDED);
+}
+
+ejk_status ejk_jax_workspace(const char *text, const ejk_tensor *tensors, int32_t count,
+                             int64_t *out) {
+    size_t bytes;
+    const ejki_call call = {
+        .text = text, .length = strlen(text), .tensors = tensors, .count = count};
+    EJKI_TRY(ejki_call_workspace(&call, &bytes));
+    *out = bytes ? (int64_t)(bytes + WORKSPACE_ALIGNMENT) : 0;
+    return EJK_OK;
 }

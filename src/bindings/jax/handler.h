@@ -2,8 +2,9 @@
 /*
  * The handlers of XLA's foreign function interface, for all operations: operands and results are the call's, the
  * attribute "call" is its text. Failures are XLA's errors with the library's sentence. On a GPU a call enqueues its
- * work on XLA's stream, with workspace of XLA's allocator, and does not wait. XLA does not record such calls into
- * graphs of its own, where this memory would be somebody else's when they run.
+ * work on XLA's stream and does not wait. There are two handlers: one has workspace of XLA's allocator, which would be
+ * somebody else's when a graph of XLA's own runs again. The other has one more result, bytes, whose memory is the
+ * program's while it runs, and says to XLA that its calls may be recorded into command buffers.
  */
 #ifndef EJKI_BINDINGS_JAX_HANDLER_H
 #define EJKI_BINDINGS_JAX_HANDLER_H
@@ -17,5 +18,13 @@
 
 EJK_API XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame);
 EJK_API XLA_FFI_Error *ejk_jax_call_on_gpu(XLA_FFI_CallFrame *frame);
+EJK_API XLA_FFI_Error *ejk_jax_recorded_call_on_gpu(XLA_FFI_CallFrame *frame);
+
+/*
+ * How many bytes that result has to have for a call of these operands and results, whose memory is not looked at; 0 if
+ * none are needed. Makes the call's plan. Statuses: those of ejki_run_call().
+ */
+EJK_API ejk_status ejk_jax_workspace(const char *text, const ejk_tensor *tensors, int32_t count,
+                                     int64_t *out);
 
 #endif
