@@ -19,7 +19,7 @@ ejk_checker(own_headers build 120 2 ${tools}/check_headers.py ${PROJECT_BINARY_D
 ejk_checker(symbols build 60 1 ${tools}/check_symbols.sh $<TARGET_FILE:ejkernel>)
 ejk_checker(docs build 120 1 ${tools}/check_docs.sh ${PROJECT_BINARY_DIR})
 ejk_checker(install build 120 1 ${tools}/check_install.sh ${PROJECT_BINARY_DIR})
-ejk_checker(python build 300 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR})
+ejk_checker(python build 600 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR})
 ejk_checker(python_frameworks frameworks 900 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR} --frameworks
   -k "jax or torch or transformers or together or examples or documents") # the rest has just run
 set_tests_properties(python_frameworks PROPERTIES COST 600) # the longest on one core: first
