@@ -7,8 +7,47 @@
 
 struct moe {
     int64_t tokens, each, experts, width, inner, c; /* c: columns of the first matrices */
+    int64_t bits, size;                             /* of codes; bits 0: none */
     double *hidden, *first, *second, *bias, *other, *weight;
 };
+
+/* Matrices of affine codes, their scales, and in half of the calls zeros. */
+static ejk_tensor codes_of(struct call *c, const struct moe *p, int64_t rows, int64_t columns,
+                           ejk_tensor *scales, ejk_tensor *zeros) {
+    struct random *r = &c->random;
+    const int64_t groups = (columns + p->size - 1) / p->size;
+    const ejk_tensor w =
+        CALL_TENSOR(c, EJK_DTYPE_U32, p->experts, rows, (columns * p->bits + 31) / 32);
+    for (int64_t i = 0; i < ejk_tensor_count(&w); i++)
+        tensor_put(&w, i, (double)(uint32_t)random_bits(r));
+    *scales = CALL_TENSOR(c, EJK_DTYPE_BF16, p->experts, rows, groups);
+    for (int64_t i = 0; i < ejk_tensor_count(scales); i++)
+        tensor_put(scales, i, (random_real(r) - 0.5) / (double)(1 << (p->bits - 1)));
+    if (random_chance(r, 0.5)) return w;
+    *zeros = CALL_TENSOR(c, random_chance(r, 0.5) ? EJK_DTYPE_F16 : EJK_DTYPE_U8, p->experts, rows,
+                         groups);
+    for (int64_t i = 0; i < ejk_tensor_count(zeros); i++)
+        tensor_put(zeros, i,
+                   zeros->dtype == EJK_DTYPE_U8 ? (double)random_int(r, 0, 15)
+                                                : random_real(r) * (double)(1 << p->bits));
+    return w;
+}
+
+static double *values_of(struct call *c, const struct moe *p, const ejk_tensor *w,
+                         const ejk_tensor *scales, const ejk_tensor *zeros, int64_t columns) {
+    const int64_t rows = w->shape[0] * w->shape[1], words = w->shape[2], groups = scales->shape[2];
+    double *values = call_memory(c, (size_t)(rows * columns) * sizeof *values);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        const int64_t row = i / columns, bit = i % columns * p->bits;
+        const int64_t group = row * groups + i % columns / p->size;
+        const uint32_t word = (uint32_t)tensor_get(w, row * words + bit / 32);
+        const uint32_t code = word >> bit % 32 & ((1U << p->bits) - 1);
+        const double zero =
+            ejk_tensor_present(zeros) ? tensor_get(zeros, group) : (double)(1 << (p->bits - 1));
+        values[i] = (float)((float)(code - zero) * (float)tensor_get(scales, group));
+    }
+    return values;
+}
 
 static ejk_tensor matrices(struct call *c, const ejk_moe_args *args, int64_t experts, int64_t in,
                            int64_t out) {
@@ -19,7 +58,8 @@ static ejk_tensor matrices(struct call *c, const ejk_moe_args *args, int64_t exp
 }
 
 static bool generate(struct call *c) {
-    static const int64_t tokens[] = {0, 1, 2, 7, 13, 40}, sizes[] = {1, 7, 16, 33, 64};
+    static const int64_t tokens[] = {0, 1, 2, 7, 13, 40}, sizes[] = {1, 7, 16, 33, 64},
+                         depths[] = {16, 64, 130, 300};
     ejk_moe_args *args = c->args;
     struct random *r = &c->random;
     struct moe *p = call_memory(c, sizeof *p);
@@ -28,8 +68,11 @@ static bool generate(struct call *c) {
     p->tokens = RANDOM_OF(r, tokens);
     p->each = random_int(r, 1, 4);
     p->experts = random_int(r, 1, 8);
-    p->width = RANDOM_OF(r, sizes);
-    p->inner = RANDOM_OF(r, sizes);
+    const bool coded = random_chance(r, 0.4);
+    c->tiled = c->tiled || (coded && random_chance(r, 0.5));
+    p->width = c->tiled ? RANDOM_OF(r, depths) : RANDOM_OF(r, sizes);
+    p->inner = c->tiled ? RANDOM_OF(r, depths) : RANDOM_OF(r, sizes);
+    while (p->tokens * p->each * p->width * p->inner > c->budget) p->tokens /= 2;
     if (random_chance(r, 0.7)) strcpy(args->activation, product_activation(r, &gated));
     if (!args->activation[0]) gated = true;
     p->c = gated ? 2 * p->inner : p->inner;
@@ -41,8 +84,20 @@ static bool generate(struct call *c) {
         CALL_TENSOR(c, random_chance(r, 0.5) ? EJK_DTYPE_I32 : EJK_DTYPE_I64, p->tokens, p->each);
     args->expert_weight = CALL_TENSOR(c, product_type(c), p->tokens, p->each);
     product_fill(c, &args->expert_weight, false);
-    args->w_gate_up = matrices(c, args, p->experts, p->width, p->c);
-    args->w_down = matrices(c, args, p->experts, p->inner, p->width);
+    if (coded) {
+        const bool flips = args->transpose;
+        p->bits = random_chance(r, 0.6) ? 4 : 8;
+        p->size = random_chance(r, 0.5) ? 32 : 64;
+        args->bits = ejk_int(p->bits);
+        args->group_size = ejk_int(p->size);
+        args->w_gate_up = codes_of(c, p, flips ? p->c : p->width, flips ? p->width : p->c,
+                                   &args->gate_up_scales, &args->gate_up_zeros);
+        args->w_down = codes_of(c, p, flips ? p->width : p->inner, flips ? p->inner : p->width,
+                                &args->down_scales, &args->down_zeros);
+    } else {
+        args->w_gate_up = matrices(c, args, p->experts, p->width, p->c);
+        args->w_down = matrices(c, args, p->experts, p->inner, p->width);
+    }
     if (random_chance(r, 0.3))
         args->gate_up_bias = CALL_TENSOR(c, product_type(c), p->experts, p->c);
     if (random_chance(r, 0.3))
@@ -56,7 +111,12 @@ static bool generate(struct call *c) {
     return true;
 }
 
-/* Experts that no token has chosen hold NaN. */
+static void hide(const struct moe *p, int64_t e, const ejk_tensor *t) {
+    const int64_t own = ejk_tensor_count(t) / p->experts;
+    for (int64_t i = 0; i < own; i++) tensor_put(t, e * own + i, (double)NAN);
+}
+
+/* Experts that no token has chosen hold NaN, codes in their scales. */
 static void finish(struct call *c) {
     const ejk_moe_args *args = c->args;
     const struct moe *p = c->own;
@@ -64,10 +124,9 @@ static void finish(struct call *c) {
         bool used = false;
         for (int64_t i = 0; i < p->tokens * p->each; i++)
             used = used || (int64_t)tensor_get(&args->expert_index, i) == e;
-        for (int64_t i = 0; !used && i < p->width * p->c; i++)
-            tensor_put(&args->w_gate_up, e * p->width * p->c + i, (double)NAN);
-        for (int64_t i = 0; !used && i < p->width * p->inner; i++)
-            tensor_put(&args->w_down, e * p->width * p->inner + i, (double)NAN);
+        if (used) continue;
+        hide(p, e, p->bits ? &args->gate_up_scales : &args->w_gate_up);
+        hide(p, e, p->bits ? &args->down_scales : &args->w_down);
     }
 }
 
@@ -113,8 +172,15 @@ static void layer(struct call *c, int order) {
     double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
     double *middle = call_memory(c, (size_t)p->inner * sizeof *middle);
     if (!p->hidden) p->hidden = tensor_values(c, &args->hidden);
-    if (!p->first) p->first = tensor_values(c, &args->w_gate_up);
-    if (!p->second) p->second = tensor_values(c, &args->w_down);
+    const bool flips = args->transpose;
+    if (!p->first)
+        p->first = p->bits ? values_of(c, p, &args->w_gate_up, &args->gate_up_scales,
+                                       &args->gate_up_zeros, flips ? p->width : p->c)
+                           : tensor_values(c, &args->w_gate_up);
+    if (!p->second)
+        p->second = p->bits ? values_of(c, p, &args->w_down, &args->down_scales, &args->down_zeros,
+                                        flips ? p->inner : p->width)
+                            : tensor_values(c, &args->w_down);
     if (!p->weight) p->weight = tensor_values(c, &args->expert_weight);
     if (!p->bias) p->bias = tensor_values(c, &args->gate_up_bias);
     if (!p->other) p->other = tensor_values(c, &args->down_bias);
@@ -146,7 +212,7 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
     return true;
 }
 
-/* Experts here are no codes: those of tests/operations/matmul/test_prepack.c are. */
+/* Packed codes are those of tests/operations/matmul/test_prepack.c. */
 const struct operation moe_case = {.op = "moe",
                                    .never = "/bytes",
                                    .cases = 60,

@@ -55,7 +55,7 @@ static struct format choose(struct random *r, int64_t rows, int64_t columns) {
     static const ejk_dtype numbers[] = {EJK_DTYPE_F16, EJK_DTYPE_F32, EJK_DTYPE_BF16};
     static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_F16, EJK_DTYPE_F32,
                                       EJK_DTYPE_BF16,  EJK_DTYPE_U8,  EJK_DTYPE_I32};
-    static const int64_t sizes[] = {16, 32, 64, 100, 1024, 7};
+    static const int64_t sizes[] = {16, 32, 64, 128, 100, 1024, 7};
     struct format f = RANDOM_OF(r, formats);
     f.rows = rows;
     f.columns = columns;
@@ -408,11 +408,14 @@ static void codes(struct call *c) {
 static struct quant *make_product(struct call *c, bool transposed) {
     static const int64_t rows[] = {0, 1, 1, 3, 12, 13, 30},
                          sizes[] = {0, 1, 2, 16, 31, 64, 65, 130, 300};
+    static const int64_t tiled_rows[] = {1, 2, 5, 8, 9, 17, 33, 64, 66},
+                         depths[] = {31, 64, 130, 300, 1000, 2100, 4100};
     struct random *r = &c->random;
     struct quant *p = call_memory(c, sizeof *p);
     c->own = p;
-    p->m = RANDOM_OF(r, rows);
-    p->k = RANDOM_OF(r, sizes);
+    c->tiled = c->tiled || random_chance(r, 0.3);
+    p->m = c->tiled ? RANDOM_OF(r, tiled_rows) : RANDOM_OF(r, rows);
+    p->k = c->tiled ? RANDOM_OF(r, depths) : RANDOM_OF(r, sizes);
     p->n = RANDOM_OF(r, sizes);
     while (p->m * p->k * p->n > c->budget && p->k > 1) p->k /= 2;
     p->f = choose(r, transposed ? p->n : p->k, transposed ? p->k : p->n);
@@ -427,7 +430,7 @@ static bool generate(struct call *c) {
     struct random *r = &c->random;
     args->transpose = random_chance(r, 0.7);
     struct quant *p = make_product(c, args->transpose);
-    p->rounds = args->transpose && random_chance(r, 0.4);
+    p->rounds = args->transpose && random_chance(r, c->tiled ? 0.1 : 0.4);
     if (p->rounds) args->activation_bits = ejk_int(8);
     SET_FORMAT(args, p);
     strcpy(args->activation, RANDOM_OF(r, activations));

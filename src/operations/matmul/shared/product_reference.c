@@ -12,10 +12,11 @@ static double load(const mm_view *v, mm_size index) {
 }
 
 static double gelu(double x) {
-    return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
+    return 0.5 * x * erfc(-x * 0.70710678118654752440);
 }
+/* (1 + tanh u) / 2 is 1 / (1 + e^(-2u)), where nothing cancels. */
 static double gelu_tanh(double x) {
-    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
 static double silu(double x, double slope) {
     return x / (1 + exp(-slope * x));
