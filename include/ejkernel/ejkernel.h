@@ -62,6 +62,7 @@
 #include <ejkernel/rwkv7.h>
 #include <ejkernel/rwkv7_mul.h>
 #include <ejkernel/scaled_dot_product_attention.h>
+#include <ejkernel/scaled_matmul.h>
 #include <ejkernel/selector.h>
 #include <ejkernel/sequence.h>
 #include <ejkernel/splash_mask.h>

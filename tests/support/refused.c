@@ -72,7 +72,7 @@ static bool read_tensor(struct made *m, const ejk_field *field, ejk_tensor *t, c
     }
     const bool numbers = strchr(value, '{') != NULL;
     if (numbers) strcpy(type, "int32");
-    if (*value != '[' && *value != '{') sscanf(value, "%31[a-z0-9]", type);
+    if (*value != '[' && *value != '{') sscanf(value, "%31[a-z0-9_]", type);
     value = strpbrk(value, "[{");
     if (!value || ejk_dtype_from_name(type, &dtype) != EJK_OK) return false;
     value = read_list(value, numbers ? '}' : ']', list, &count);
