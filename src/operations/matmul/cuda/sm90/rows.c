@@ -11,7 +11,8 @@ enum {
     THREADS = 288,
     BLOCK_BYTES = 220 * 1024, /* of an SM's shared memory, for its blocks */
     SERVICE_BYTES = 1024,
-    ENOUGH_BLOCKS = 64, /* to keep the memory busy */
+    MANY_BLOCKS = 100,  /* keep the memory busy */
+    ENOUGH_BLOCKS = 64, /* for which more parts are not worth it */
     LEAST_STEPS = 4,    /* of a part of the depth */
     MOST_PARTS = 8,
     FEW_ROWS = 64,
@@ -39,14 +40,14 @@ static int64_t column_tiles(const mm_product *p) {
 }
 
 /*
- * Parts of the depth, as many as there have to be. Rows do not count. One H100, M = 1, N = K = 8192: in 1, 2 and 4
- * parts 47.7, 48.8 and 52.5 us; with tiles of 256 columns in 1, 2, 4 and 8 parts 61, 49.5, 52.4 and 53.8 us.
+ * Parts of the depth, as many as there have to be. Rows do not count. One H100, N = K = 8192, in 1, 2 and 4 parts:
+ * M = 1 46.2, 46.7 and 49.4 us, M = 64 52.3, 48.6 and 53.1 us; with tiles of 256 columns in two parts M = 64 50.2 us.
  */
 static int64_t split_of(const mm_product *p) {
     const int64_t steps = ejki_cdiv(p->depth, DEPTH), tiles = column_tiles(p);
     int64_t split = 1;
     if (p->split == MM_ROWS) return 1;
-    while (split < MOST_PARTS && split * tiles < ENOUGH_BLOCKS &&
+    while (split < MOST_PARTS && split * tiles < (split == 1 ? MANY_BLOCKS : ENOUGH_BLOCKS) &&
            steps / (2 * split) >= LEAST_STEPS)
         split *= 2;
     return split;
@@ -62,7 +63,10 @@ static shape shape_of(const mm_product *p) {
     shape s = {.lines = lines_of(p), .columns = columns_of(p), .split = split_of(p)};
     const int64_t stage = (s.columns + s.lines) * DEPTH * 2;
     s.resident = 2;
-    s.stages = (BLOCK_BYTES / s.resident - SERVICE_BYTES) / stage;
+    s.stages =
+        ejki_min((BLOCK_BYTES / s.resident - SERVICE_BYTES) / stage, p->split == MM_ROWS ? INT64_MAX
+                                                                     : s.lines > 32      ? 3
+                                                                                         : 4);
     s.shared_bytes = s.stages * stage + SERVICE_BYTES;
     return s;
 }
@@ -110,7 +114,7 @@ static ejk_status run_rows(const ejk_run *run, int32_t n, const mm_product *p) {
                                  .threads = THREADS,
                                  .blocks = (int64_t)blocks_of(p, &s),
                                  .shared_bytes = s.shared_bytes,
-                                 .overlaps = true};
+                                 .overlaps = p->split == MM_ROWS};
     EJKI_TRY(ejki_mm_sm90_maps(run->device, p, (int32_t)s.lines, &a.a, &a.b));
     EJKI_TRY(ejki_cuda_begin(run, &work, &a));
     return p->scatter.present ? ejki_mm_cuda_scatter(run, p) : EJK_OK;
