@@ -111,8 +111,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_prepack_width(const ejk_prepack_args *args,
  * out = x · W, W being the values of w. With `transpose` w has a row for each column of out and groups run along the
  * depth (as GPTQ and AWQ have it), else a row for each step of the depth.
  *
- * Without transpose, and on GPUs, the bits are those of matmul with dequantised weights in float32. With it a group's
- * products are added up before they are scaled on a CPU: with h = 2^(bits−1) the sum over the groups of
+ * Without transpose on a CPU, and on GPUs before sm_90, bits are those of matmul with dequantised weights in float32.
+ * With it, and few rows on sm_90, a group's products are added up before they are scaled: with h = 2^(bits−1) the sum of
  *
  *     scale · (Σ x · (code − h) + (h − zero) · Σ x)
  *

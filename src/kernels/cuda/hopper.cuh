@@ -74,15 +74,18 @@ DEVICE u32 cluster_rank() {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* The address of a place in the memory of a CTA of the cluster, and the float that lies there. */
+/* The address of a place in the memory of a CTA of the cluster, and four floats that lie there. */
 DEVICE u32 address_at(u32 address, u32 rank) {
     u32 remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
     return remote;
 }
-DEVICE float load_at(u32 remote) {
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(remote) : "memory");
+DEVICE float4 load_four_at(u32 remote) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(remote)
+                 : "memory");
     return x;
 }
 

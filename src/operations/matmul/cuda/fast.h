@@ -17,8 +17,11 @@ typedef struct ejki_mm_fast {
     ejk_status (*run)(const ejk_run *run, int32_t n, const mm_product *p);
 } ejki_mm_fast;
 
-/* For few rows, and for many. sm_90 only. */
-extern const ejki_mm_fast ejki_mm_rows, ejki_mm_tiles;
+/*
+ * For few rows, and for many; and for few rows with codes of 4 or 8 bits, groups of which run along the depth, in whole
+ * chunks of codes.cuh or whole steps, rows of codes at multiples of 16 bytes. sm_90 only.
+ */
+extern const ejki_mm_fast ejki_mm_rows, ejki_mm_tiles, ejki_mm_codes;
 
 /* Which of them suits a product; NULL: none. */
 typedef const ejki_mm_fast *ejki_mm_choice(const mm_product *p);

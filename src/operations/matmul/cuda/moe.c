@@ -128,8 +128,16 @@ static ejk_status check(const moe_problem *p) {
     return ejki_cuda_check_addresses(list, sizeof list / sizeof *list);
 }
 
-static ejk_status begin(const ejk_run *run, int32_t slot, int64_t blocks, moe_arguments *a) {
-    const ejki_cuda_work work = {.slot = slot, .threads = MOE_THREADS, .blocks = blocks};
+/* Without fast kernels: what a GPU before sm_90 runs, too, on which nothing overlaps. */
+static const ejki_mm_fast *none(const mm_product *p) {
+    (void)p;
+    return NULL;
+}
+
+static ejk_status begin(const ejk_run *run, ejki_mm_choice *choose, int32_t slot, int64_t blocks,
+                        moe_arguments *a) {
+    const ejki_cuda_work work = {
+        .slot = slot, .threads = MOE_THREADS, .blocks = blocks, .overlaps = choose != none};
     return ejki_cuda_begin(run, &work, a);
 }
 
@@ -139,22 +147,17 @@ ejk_status ejki_moe_cuda_run(const ejk_run *run, ejki_mm_choice *choose) {
     moe_arguments a = arguments_of(p, run->workspace);
     EJKI_TRY(check(p));
     EJKI_TRY(ejki_mm_cuda_check(&sorted));
-    EJKI_TRY(begin(run, SORT, p->experts, &a));
-    EJKI_TRY(begin(run, GATHER, sorted.product[MOE_FIRST].rows, &a));
+    EJKI_TRY(begin(run, choose, SORT, p->experts, &a));
+    EJKI_TRY(begin(run, choose, GATHER, sorted.product[MOE_FIRST].rows, &a));
     for (int n = MOE_FIRST; n <= MOE_SECOND; n++) {
         const ejki_mm_fast *fast = choose(&sorted.product[n]);
         const bool is_fast = fast && fast->can_run(&sorted.product[n]);
         EJKI_TRY((is_fast ? fast->run : ejki_mm_cuda_run)(run, n, &sorted.product[n]));
     }
-    return begin(run, COMBINE, combine_blocks(p), &a);
+    return begin(run, choose, COMBINE, combine_blocks(p), &a);
 }
 
 /* ---- Implementation ---------------------------------------------------------------------------------- */
-
-static const ejki_mm_fast *none(const mm_product *p) {
-    (void)p;
-    return NULL;
-}
 
 static bool applicable(const void *problem) {
     return ejki_moe_cuda_applicable(problem);

@@ -31,6 +31,14 @@ DEVICE void copy_weight(const moe_arguments &a, mm_size from, mm_size to) {
         ((u16 *)a.weights)[to] = ((const u16 *)a.weight.data)[at];
 }
 
+/* From sm_90 on kernels of a call begin while those before them end. */
+DEVICE void begin_overlapping() {
+#if __CUDA_ARCH__ >= 900
+    launch_dependents();
+    wait_for_previous();
+#endif
+}
+
 /*
  * A block has an expert: it counts the rows of those before, then finds its own in their order. Each looks through all
  * rows, which costs less than knowing of each other. The first block marks rows of no expert.
@@ -40,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort(const __grid_constant
     __shared__ u32 found[WARPS];
     const mm_size own = blockIdx.x, rows = a.tokens * a.each;
     mm_size before = 0, mine = 0, valid = 0;
+    begin_overlapping();
     for (mm_size row = threadIdx.x; row < rows; row += THREADS) {
         const mm_size expert = expert_of(a, row);
         const bool is_there = expert >= 0 && expert < a.experts;
@@ -83,6 +92,7 @@ template <class PIECE> DEVICE void copy_row(void *to, const void *from, mm_size 
 /* A block has a sorted row of hidden; that of no token is 0. */
 extern "C" __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ moe_arguments a) {
     const int bytes = a.hidden.dtype == F32 ? 4 : 2;
+    begin_overlapping();
     const mm_size token = a.token[blockIdx.x], width = a.width * bytes;
     char *to = (char *)a.gathered + blockIdx.x * width;
     const char *from = token < 0 ? nullptr : (const char *)a.hidden.data + token * a.hidden.row * bytes;
@@ -94,10 +104,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) gather(const __grid_consta
         copy_row<u16>(to, from, a.width);
 }
 
-/* A block has a token and THREADS of its columns. */
-extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ moe_arguments a) {
-    const mm_size columns = (a.width + THREADS - 1) / THREADS, token = blockIdx.x / columns;
-    const mm_size j = blockIdx.x % columns * THREADS + threadIdx.x;
+/* A column's sum over a token's rows in their order, for up to 32 of them: each lane knows one. */
+DEVICE float sum_of_few(const moe_arguments &a, mm_size token, mm_size j) {
+    const int lane = threadIdx.x % 32, each = (int)a.each;
+    const mm_size own = lane < each ? a.place[token * each + lane] : -1;
+    const int count = __popc(__ballot_sync(~0u, own >= 0));
+    int rank = own < 0 ? -1 : 0;
+    for (int n = 0; n < each; n++) {
+        const mm_size other = __shfl_sync(~0u, own, n);
+        rank += own >= 0 && other >= 0 && other < own;
+    }
+    float sum = 0;
+#pragma unroll 8
+    for (int n = 0; n < count; n++) {
+        const mm_size place = __shfl_sync(~0u, own, __ffs(__ballot_sync(~0u, rank == n)) - 1);
+        sum += j < a.width ? a.rows[place * a.width + j] : 0;
+    }
+    return sum;
+}
+
+DEVICE float sum_of_many(const moe_arguments &a, mm_size token, mm_size j) {
     float sum = 0;
     for (mm_size last = -1;;) {
         mm_size next = a.tokens * a.each; /* the first row after `last` */
@@ -105,9 +131,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_const
             const mm_size place = a.place[token * a.each + n];
             if (place > last) next = mm_least(next, place);
         }
-        if (next == a.tokens * a.each) break;
+        if (next == a.tokens * a.each) return sum;
         if (j < a.width) sum += a.rows[next * a.width + j];
         last = next;
     }
+}
+
+/* A block has a token and THREADS of its columns. */
+extern "C" __global__ void __launch_bounds__(THREADS) combine(const __grid_constant__ moe_arguments a) {
+    const mm_size columns = (a.width + THREADS - 1) / THREADS, token = blockIdx.x / columns;
+    const mm_size j = blockIdx.x % columns * THREADS + threadIdx.x;
+    begin_overlapping();
+    const float sum = a.each <= 32 ? sum_of_few(a, token, j) : sum_of_many(a, token, j);
     if (j < a.width) store_float(a.out.dtype, a.out.data, token * a.out.row + j, sum);
 }

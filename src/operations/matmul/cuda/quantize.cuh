@@ -5,7 +5,11 @@
 
 #include "operations/matmul/shared/product.cuh"
 
-enum { QUANTIZE_THREADS = 256, UNIT = 8 /* codes of a thread at a time: whole bytes, whatever their bits */ };
+enum {
+    QUANTIZE_THREADS = 256,
+    UNIT = 8,              /* codes of a thread at a time: whole bytes, whatever their bits */
+    VALUES_COLUMNS = 8192, /* of a block of values.cu */
+};
 
 typedef struct quantize_arguments {
     mm_quant quant;

@@ -1,49 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of few rows with codes of 4 bits by codes.cu: what it takes, how the depth is split, and launches. */
-#include "operations/matmul/cuda/sm90/codes.h"
+/* Products of few rows with codes of 4 or 8 bits by codes.cu: what it takes, how the depth is split, and launches. */
+#include "operations/matmul/cuda/sm90/codes.cuh"
 
 #include "device/cuda_driver.h"
-#include "operations/matmul/cuda/sm90/codes.cuh"
+#include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/cuda/sm90/maps.h"
 
 static const char text[] = "operations/matmul/cuda/sm90/codes.cu";
-static const char prepare_text[] = "operations/matmul/cuda/sm90/codes_prepare.cu";
 
-enum { PRODUCT = MM_CUDA_OWN_SLOTS, PREPARE };
 enum {
-    THREADS = 384,
-    BLOCK_BYTES = 225 * 1024, /* of shared memory */
+    PART_WARPS = CODE_COLUMNS / 32 * CODE_PHASES, /* that multiply */
+    FEW_LINES = 16,                               /* more want registers of other warps */
+    BOX_ROWS = 64,            /* of codes that are copied at once; half of a tile's are gates */
+    BLOCK_BYTES = 226 * 1024, /* of shared memory, for all blocks on a processor */
     SERVICE_BYTES = 1024,
-    BLOCKS = 128,    /* that clusters of eight fill the smallest GPU of this kind with */
-    START_STEPS = 2, /* what a block costs besides its depth */
-    MOST_ROWS = 64,
+    SCALE_BYTES = 16 * 1024, /* of scales of a block's next steps, two steps at least */
+    MOST_STAGES = 12,
+    PROCESSORS = 132,
+    MANY_TILES = 100, /* keep the memory busy */
+    MOST_SPLIT = 4,
+    MOST_ROWS = 128,
     ALIGNMENT = 16, /* bytes */
 };
 
+/* Depth of a step, chunks of a group; a warp's steps of which scales are at hand. */
 typedef struct shape {
-    int64_t lines, steps, split, stages, shared_bytes;
+    int64_t lines, depth, steps, group, split, window, resident, stages, threads, shared_bytes;
 } shape;
 
-/* Parts of the depth: those with which the slowest processor has least to do. Rows do not count. */
-static int64_t split_of(int64_t tiles, int64_t steps) {
-    int64_t best = 1, least = INT64_MAX;
-    for (int64_t split = 1; split <= 8 && split <= ejki_max(steps, 1); split *= 2) {
-        const int64_t cost =
-            ejki_cdiv(tiles * split, BLOCKS) * (ejki_cdiv(steps, split) + START_STEPS);
-        if (cost < least) least = cost, best = split;
-    }
-    return best;
+static bool has_table(const mm_quant *q) {
+    return q->mode == MM_NF4 || q->mode == MM_FP4;
+}
+
+static int64_t lines_of(const mm_product *p) {
+    /* Groups are larger than on average. */
+    const int64_t rows =
+        p->split == MM_ROWS ? ejki_cdiv(3 * p->rows, 2 * ejki_max(p->groups, 1)) : p->rows;
+    /* With zeros registers do not hold sums of 64. */
+    return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 || p->quant.zero_type ? 32 : 64;
+}
+
+static int64_t column_tiles(const mm_product *p) {
+    return ejki_cdiv(mm_columns_of_b(p), CODE_COLUMNS);
+}
+static int64_t row_tiles(const mm_product *p, int64_t lines) {
+    if (p->split == MM_ROWS) return p->rows / lines + ejki_min(p->groups + 1, p->rows);
+    return ejki_cdiv(p->rows, lines);
+}
+
+/* Blocks that share a depth, by the sizes of the matrix alone: rows do not count. */
+static int64_t split_of(const mm_product *p, int64_t steps) {
+    int64_t split = 1;
+    if (p->split == MM_ROWS) return 1;
+    while (split < MOST_SPLIT && column_tiles(p) * split < MANY_TILES &&
+           2 * split * CODE_PHASES <= steps)
+        split *= 2;
+    return split;
 }
 
 static shape shape_of(const mm_product *p) {
-    shape s = {.lines = p->rows <= 16   ? 16
-                        : p->rows <= 32 ? 32
-                                        : 64,
-               .steps = ejki_cdiv(p->depth, CODE_STEP)};
-    const int64_t stage = CODE_COLUMNS * CODE_STEP / 2 + s.lines * CODE_STEP * 2;
-    s.split = split_of(ejki_cdiv(p->columns, CODE_COLUMNS), s.steps);
-    s.stages = (BLOCK_BYTES - SERVICE_BYTES) / stage;
-    s.shared_bytes = s.stages * stage + SERVICE_BYTES;
+    const mm_quant *q = &p->quant;
+    shape s = {.lines = lines_of(p), .depth = 8 * CODE_BYTES / q->bits};
+    s.steps = ejki_cdiv(p->depth, s.depth);
+    s.split = split_of(p, s.steps);
+    s.group =
+        q->size >= p->depth ? CODE_CHUNKS : ejki_min(q->size, s.depth) * CODE_CHUNKS / s.depth;
+    const int64_t stage = CODE_COLUMNS * CODE_BYTES + s.lines * s.depth * 2;
+    const int64_t table = has_table(q) ? CODE_TABLE_BYTES : 0;
+    const int64_t scales =
+        PART_WARPS * (CODE_CHUNKS / s.group) * 32 * (int64_t)sizeof(float) * (q->zero_type ? 2 : 1);
+    s.window =
+        ejki_min(ejki_max(2, SCALE_BYTES / scales), ejki_cdiv(s.steps, s.split * CODE_PHASES));
+    const double blocks = (double)row_tiles(p, s.lines) * (double)column_tiles(p) * (double)s.split;
+    s.resident = s.lines <= FEW_LINES && !table && blocks > PROCESSORS ? 2 : 1;
+    const int64_t left = BLOCK_BYTES / s.resident - SERVICE_BYTES - table - s.window * scales;
+    s.stages = ejki_min(MOST_STAGES, left / stage);
+    s.shared_bytes = s.stages * stage + table + s.window * scales + SERVICE_BYTES;
+    s.threads = 32 * (PART_WARPS + (s.lines > FEW_LINES ? 4 : 1));
     return s;
 }
 
@@ -56,46 +89,65 @@ static bool is_number(const mm_view *v) {
     return !v->present || (v->column == 1 && is_half_or_float(v->dtype));
 }
 
-bool ejki_mm_codes_takes(const mm_product *p) {
-    const mm_quant *q = &p->quant;
-    if (!p->has_out || !q->present || q->mode != MM_AFFINE || q->bits != 4 || q->has_factor)
-        return false;
-    if (!p->b.flipped || p->split != MM_EVEN || p->groups != 1 || p->a.flipped || p->gated)
-        return false;
-    if (q->size % CODE_BLOCK || q->code_row % ALIGNMENT || q->code_row <= 0 ||
-        p->columns >= INT32_MAX)
-        return false;
-    if (q->zero_type && q->zero_type != EJK_DTYPE_U8 && q->zero_type != EJK_DTYPE_I8) return false;
-    if (!ejki_mm_cuda_is_half(p->a.dtype) || !is_half_or_float(q->scale_type)) return false;
-    if (!is_number(&p->out) || !is_number(&p->add) || !is_number(&p->bias)) return false;
-    return p->rows > 0 && p->rows <= MOST_ROWS && p->columns > 0 && p->depth > 0 &&
-           p->depth < INT32_MAX;
+/* Groups are whole chunks of a step, or whole steps. */
+static bool takes_groups(const mm_quant *q, int64_t columns) {
+    const int64_t depth = 8 * CODE_BYTES / q->bits, chunk = depth / CODE_CHUNKS;
+    if (q->bits != 4 && q->bits != 8) return false;
+    return q->size >= columns || q->size % depth == 0 || q->size == chunk || q->size == 2 * chunk ||
+           q->size == 4 * chunk;
 }
 
-ejk_status ejki_mm_codes_prepare(const mm_product *p, ejk_launch *launch) {
+static bool takes(const mm_product *p) {
+    const mm_quant *q = &p->quant;
+    if (!p->has_out || !q->present || q->packed || q->rounds || !takes_groups(q, p->depth))
+        return false;
+    if (!p->b.flipped || p->a.flipped || p->gather.present || p->scatter.present) return false;
+    if (p->split == MM_DEPTH || (p->split == MM_EVEN && p->groups != 1)) return false;
+    if (q->code_row % ALIGNMENT || q->code_row <= 0 || q->code_group % ALIGNMENT ||
+        (p->a_rows > 1 && (p->a.row % (ALIGNMENT / 2) || p->a.row <= 0)))
+        return false;
+    if (!ejki_mm_cuda_is_half(p->a.dtype) || !is_number(&p->out) || !is_number(&p->add) ||
+        (p->bias.present && !is_half_or_float(p->bias.dtype)))
+        return false;
+    const double blocks = (double)row_tiles(p, lines_of(p)) * (double)column_tiles(p) * MOST_SPLIT;
+    /* Experts with many rows have no other fast kernel. */
+    const bool has_few = p->split == MM_ROWS || p->rows <= MOST_ROWS;
+    return p->rows > 0 && has_few && p->columns > 0 && p->depth > 0 && p->held > 0 &&
+           p->held < INT32_MAX && p->depth < INT32_MAX && mm_columns_of_b(p) < INT32_MAX &&
+           blocks <= INT32_MAX;
+}
+
+static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     const shape s = shape_of(p);
-    ejki_cuda_kernels kernels = {.count = 0};
-    ejki_cuda_constants order = {.count = 0}, constants = ejki_mm_sm90_finish(p);
-    ejki_cuda_add(&order, "ELEMENT", p->a.dtype);
+    ejki_cuda_constants constants = ejki_mm_sm90_finish(p);
     ejki_cuda_add(&constants, "ELEMENT", p->a.dtype);
+    ejki_cuda_add(&constants, "SPLIT", p->split);
+    ejki_cuda_add(&constants, "MODE", p->quant.mode);
+    ejki_cuda_add(&constants, "BITS", p->quant.bits);
+    ejki_cuda_add(&constants, "TABLE", has_table(&p->quant));
     ejki_cuda_add(&constants, "LINES", s.lines);
+    ejki_cuda_add(&constants, "GROUP", s.group);
+    ejki_cuda_add(&constants, "WINDOW", s.window);
     ejki_cuda_add(&constants, "SPLIT_DEPTH", s.split);
     ejki_cuda_add(&constants, "STAGES", s.stages);
+    ejki_cuda_add(&constants, "RESIDENT", s.resident);
     ejki_cuda_add(&constants, "SCALE", p->quant.scale_type);
     ejki_cuda_add(&constants, "ZERO", p->quant.zero_type);
-    ejki_mm_cuda_want(p, 0, &kernels);
-    ejki_cuda_want(&kernels, PREPARE, prepare_text, "prepare", &order);
-    ejki_cuda_want(&kernels, PRODUCT, text, "product", &constants);
-    launch->workspace_bytes = (size_t)(s.lines * s.steps * CODE_STEP * 2);
-    return ejki_cuda_ready_all(launch, &kernels);
+    ejki_cuda_add(&constants, "FACTOR", p->quant.has_factor);
+    ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, text, "product", &constants);
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------- */
 
-/* `inner` elements of so many lines, in boxes under a swizzle of 128 bytes. The device's context is current. */
-static ejk_status map_of(const void *data, ejk_dtype dtype, int64_t inner, int64_t lines,
-                         int64_t stride, int32_t box_inner, int32_t box_lines, ejki_cuda_map *map) {
-    const int64_t sizes[] = {inner, lines, 1, 1}, strides[] = {stride, stride, stride};
+static bool can_run(const mm_product *p) {
+    return ((uintptr_t)p->quant.codes | (uintptr_t)p->a.data) % ALIGNMENT == 0;
+}
+
+/* `inner` elements of so many lines, for each group, in boxes under a swizzle of 128 bytes. Strides are bytes. */
+static ejk_status map_of(const void *data, ejk_dtype dtype, const int64_t sizes[4], int64_t line,
+                         int64_t group, int32_t box_inner, int32_t box_lines, ejki_cuda_map *map) {
+    const int64_t any = ejki_round_up(sizes[0] * (int64_t)ejk_dtype_size(dtype), ALIGNMENT);
+    const int64_t strides[] = {sizes[1] > 1 ? line : any, sizes[2] > 1 ? group : any, any};
     const int32_t box[] = {box_inner, box_lines, 1, 1};
     ejki_cuda_tensor_map made;
     EJKI_TRY(ejki_cuda_tensor_map_encode(data, dtype, 4, sizes, strides, box, 128, &made));
@@ -104,35 +156,30 @@ static ejk_status map_of(const void *data, ejk_dtype dtype, int64_t inner, int64
 }
 
 static ejk_status set_maps(const mm_product *p, const shape *s, codes_arguments *a) {
-    const int64_t depth = s->steps * CODE_STEP;
-    EJKI_TRY(map_of(a->ordered, (ejk_dtype)p->a.dtype, depth, s->lines, 2 * depth, 64,
-                    (int32_t)s->lines, &a->a));
-    return map_of(p->quant.codes, EJK_DTYPE_U8, ejki_cdiv(p->depth, 2), p->columns,
-                  p->quant.code_row, CODE_STEP / 2, CODE_COLUMNS, &a->codes);
+    const mm_quant *q = &p->quant;
+    const int64_t held = p->split == MM_ROWS ? p->held : 1;
+    const int64_t rows[] = {p->depth, p->a_rows, 1, 1};
+    const int64_t codes[] = {ejki_cdiv(p->depth * q->bits, 8), mm_columns_of_b(p), held, 1};
+    EJKI_TRY(map_of(p->a.data, (ejk_dtype)p->a.dtype, rows, 2 * p->a.row, 0, 64, (int32_t)s->lines,
+                    &a->a));
+    return map_of(q->codes, EJK_DTYPE_U8, codes, q->code_row, q->code_group, CODE_BYTES,
+                  p->gated && !p->interleaved ? BOX_ROWS / 2 : BOX_ROWS, &a->codes);
 }
 
-static ejk_status run_codes(const ejk_run *run, const mm_product *p) {
+static ejk_status run_codes(const ejk_run *run, int32_t n, const mm_product *p) {
     const shape s = shape_of(p);
-    codes_arguments a = {.p = *p, .ordered = run->workspace, .lines = s.lines, .steps = s.steps};
-    const int64_t blocks = s.lines * s.steps * (CODE_STEP / CODE_BLOCK);
-    const ejki_cuda_work order = {.slot = PREPARE,
-                                  .threads = CODE_PREPARE_THREADS,
-                                  .blocks = ejki_cdiv(blocks, CODE_PREPARE_THREADS / 32)};
-    const ejki_cuda_work work = {.slot = PRODUCT,
-                                 .threads = THREADS,
-                                 .blocks = ejki_cdiv(p->columns, CODE_COLUMNS) * s.split,
+    codes_arguments a = {.p = *p, .tiles = row_tiles(p, s.lines), .steps = s.steps};
+    const ejki_cuda_work work = {.slot = MM_CUDA_OWN_SLOTS + n,
+                                 .threads = (int32_t)s.threads,
+                                 .blocks = column_tiles(p) * a.tiles * s.split,
                                  .shared_bytes = s.shared_bytes,
-                                 .overlaps = true};
+                                 .overlaps = s.resident == 1 || p->split == MM_ROWS};
     bool pushed;
     EJKI_TRY(ejki_cuda_enter(run->device, &pushed)); /* the driver wants a context */
     const ejk_status status = set_maps(p, &s, &a);
     ejki_cuda_leave(pushed);
     EJKI_TRY(status);
-    EJKI_TRY(ejki_cuda_begin(run, &order, &a));
     return ejki_cuda_begin(run, &work, &a);
 }
 
-ejk_status ejki_mm_codes_run(const ejk_run *run, const mm_product *p) {
-    return (uintptr_t)p->quant.codes % ALIGNMENT == 0 ? run_codes(run, p)
-                                                      : ejki_mm_cuda_run(run, 0, p);
-}
+const ejki_mm_fast ejki_mm_codes = {takes, want, can_run, run_codes};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tiles of few rows, LINES of a by COLUMNS of b, whose depth is shared by the SPLIT_DEPTH blocks of a cluster: sums of
- * each part lie in its block's shared memory, and each block writes its share of the columns of out. Two warpgroups
- * compute, one warp copies.
+ * each part lie in its block's shared memory, and each block writes its share of the columns of out. PART_WARPS warps
+ * compute, one copies.
  */
 #ifndef EJKI_MATMUL_CUDA_SM90_PARTS_CUH
 #define EJKI_MATMUL_CUDA_SM90_PARTS_CUH
@@ -11,49 +11,117 @@
 #include "operations/matmul/cuda/sm90/finish.cuh"
 
 enum {
+    HALF = COLUMNS < 128 ? COLUMNS / 2 : 64, /* columns of gates, then of values, if they are halves of b */
     PITCH = COLUMNS + 4, /* floats of a row of sums: lanes write to different banks */
-    CONSUMER_WARPS = 8,
-    CONSUMERS = 256,
+    CONSUMERS = 32 * PART_WARPS,
     ALL_CONSUMERS = 1, /* named barrier */
 };
 
 typedef float part_sums[LINES][PITCH];
 
-/* Sums of all parts of the depth, in their order. */
-DEVICE float sum_of_parts(const part_sums &sums, int line, int column) {
-    if (SPLIT_DEPTH == 1) return sums[line][column];
-    const u32 own = shared_address(&sums[line][column]);
-    float part[SPLIT_DEPTH], sum = 0;
+/* Neighbours first, then sums of neighbours. */
+template <int count> DEVICE float sum_in_pairs(float (&part)[count]) {
 #pragma unroll
-    for (int n = 0; n < SPLIT_DEPTH; n++) part[n] = load_at(address_at(own, n));
+    for (int apart = 1; apart < count; apart *= 2)
 #pragma unroll
-    for (int n = 0; n < SPLIT_DEPTH; n++) sum += part[n];
-    return sum;
+        for (int n = 0; n + apart < count; n += 2 * apart) part[n] += part[n + apart];
+    return part[0];
 }
 
-/* This block's share of the tile's columns of out. */
-DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &at, int rank) {
-    enum { WIDTH = (GATED ? COLUMNS / 2 : COLUMNS) / SPLIT_DEPTH, STEP = CONSUMERS / WIDTH };
-    const int own = rank * WIDTH + threadIdx.x % WIDTH;
+enum { RUN = 4 /* columns of out that a thread has at a time */ };
+
+/* Sums of all parts of the depth, of RUN columns from one on. */
+DEVICE void sums_of_parts(const part_sums &sums, int line, int column, float (&sum)[RUN]) {
+    float part[RUN][SPLIT_DEPTH];
+#pragma unroll
+    for (int n = 0; n < SPLIT_DEPTH; n++) {
+        const u32 own = shared_address(&sums[line][column]);
+        const float4 x = SPLIT_DEPTH == 1 ? *(const float4 *)&sums[line][column] : load_four_at(address_at(own, n));
+        part[0][n] = x.x, part[1][n] = x.y, part[2][n] = x.z, part[3][n] = x.w;
+    }
+#pragma unroll
+    for (int e = 0; e < RUN; e++) sum[e] = sum_in_pairs(part[e]);
+}
+
+/* Of columns of out from `own` on of a tile: sums of gates, or plain ones, and of values. */
+DEVICE void sums_at(const part_sums &sums, int line, int own, float (&gate)[RUN], float (&value)[RUN]) {
+    if constexpr (GATED == 2) {
+        float low[RUN], high[RUN];
+        sums_of_parts(sums, line, 2 * own, low);
+        sums_of_parts(sums, line, 2 * own + RUN, high);
+        gate[0] = low[0], gate[1] = low[2], gate[2] = high[0], gate[3] = high[2];
+        value[0] = low[1], value[1] = low[3], value[2] = high[1], value[3] = high[3];
+    } else {
+        const int first = GATED ? own / HALF * 2 * HALF + own % HALF : own;
+        sums_of_parts(sums, line, first, gate);
+        if (GATED) sums_of_parts(sums, line, first + HALF, value);
+    }
+}
+
+/* A run of a row's columns of out from `own` on. */
+DEVICE void write_run(const out_row &r, int own, const float (&x)[RUN]) {
+#if OUT == F32
+    float *to = (float *)r.out + own;
+    if (own + RUN <= r.fast) {
+        *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < RUN; e++)
+        if (own + e < r.count) to[e] = x[e];
+#else
+    u16 *to = (u16 *)r.out + own;
+    const u32 low = pair_of_bits(x[0], x[1]), high = pair_of_bits(x[2], x[3]);
+    if (own + RUN <= r.fast) {
+        *(uint2 *)to = make_uint2(low, high);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < RUN; e++)
+        if (own + e < r.count) to[e] = (u16)((e < 2 ? low : high) >> 16 * (e % 2));
+#endif
+}
+
+/* Biases of a run of columns of out from j on; each row has the same. */
+DEVICE void take_biases(const mm_product &p, const mm_segment &s, mm_size j, pair_bias (&b)[RUN / 2]) {
+#if BIAS
+    const mm_size base = s.held * p.bias.group;
+#pragma unroll
+    for (int e = 0; e < RUN; e++) {
+        if (s.idle || j + e >= p.columns) continue;
+        b[e / 2].gate[e % 2] = load_as<BIAS>(p.bias.data, base + gate_column(p, j + e) * p.bias.column);
+        if (GATED) b[e / 2].value[e % 2] = load_as<BIAS>(p.bias.data, base + value_column(p, j + e) * p.bias.column);
+    }
+#endif
+}
+
+/*
+ * This block's share of the tile's columns of out. `seen` may put another sum in place of one, whose row of a and whose
+ * column of b it is told.
+ */
+template <class SEEN>
+DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &at, int rank, SEEN seen) {
+    enum { WIDTH = (GATED ? COLUMNS / 2 : COLUMNS) / SPLIT_DEPTH, ACROSS = WIDTH / RUN, STEP = CONSUMERS / ACROSS };
+    const int own = rank * WIDTH + threadIdx.x % ACROSS * RUN;
     const mm_size j = at.column + own;
-    const int gate = GATED == 0 ? own : GATED == 1 ? own / 64 * 128 + own % 64 : 2 * own;
+    pair_bias b[RUN / 2] = {};
     if (threadIdx.x >= CONSUMERS || j >= p.columns) return;
-#pragma unroll 1
-    for (int line = threadIdx.x / WIDTH; line < LINES; line += STEP) {
+    take_biases(p, at.s, j, b);
+#pragma unroll 2
+    for (int line = threadIdx.x / ACROSS; line < LINES; line += STEP) {
         const mm_size i = at.row + line;
         if (i >= at.s.rows) break;
         const out_row r = row_of_out(p, at.s, i, at.column);
-        pair_bias b = {};
-#if BIAS
-        if (!at.s.idle) {
-            const mm_size base = at.s.held * p.bias.group;
-            b.gate[0] = load_as<BIAS>(p.bias.data, base + gate_column(p, j) * p.bias.column);
-            if (GATED) b.value[0] = load_as<BIAS>(p.bias.data, base + value_column(p, j) * p.bias.column);
+        float gate[RUN], value[RUN] = {}, x[RUN];
+        sums_at(sums, line, own, gate, value);
+#pragma unroll
+        for (int e = 0; e < RUN; e++) {
+            if (j + e >= p.columns) continue;
+            if (GATED) value[e] = seen(value[e], at.s.first + i, value_column(p, j + e));
+            gate[e] = seen(gate[e], at.s.first + i, gate_column(p, j + e));
+            x[e] = finished_sum(p, r, b[e / 2], own + e, e % 2, gate[e], value[e]);
         }
-#endif
-        const float value = GATED ? sum_of_parts(sums, line, gate + (GATED == 1 ? 64 : 1)) : 0;
-        const float x = finished_sum(p, r, b, own, 0, sum_of_parts(sums, line, gate), value);
-        store_float(OUT, r.out, own, x);
+        write_run(r, own, x);
     }
 }
 

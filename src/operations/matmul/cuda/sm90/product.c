@@ -8,6 +8,7 @@
 
 const ejki_mm_fast *ejki_mm_fast_of(const mm_product *p) {
     if (!p->has_out) return NULL;
+    if (p->quant.present) return ejki_mm_codes.takes(p) ? &ejki_mm_codes : NULL;
     return ejki_mm_rows.takes(p) ? &ejki_mm_rows : ejki_mm_tiles.takes(p) ? &ejki_mm_tiles : NULL;
 }
 

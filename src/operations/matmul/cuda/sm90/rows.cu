@@ -11,8 +11,9 @@
  * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; B_FLIPPED; LINES, 16, 32 or 64; COLUMNS, 128 or 256;
  * SPLIT_DEPTH; STAGES; RESIDENT, blocks on an SM.
  */
-#define WARPS   9
-#define ROWS    LINES
+#define PART_WARPS 8
+#define WARPS      (PART_WARPS + 1)
+#define ROWS       LINES
 #include "kernels/cuda/hopper.cuh"
 #include "operations/matmul/cuda/sm90/finish.cuh"
 #include "operations/matmul/cuda/sm90/parts.cuh"
@@ -130,7 +131,7 @@ DEVICE void put_sums(layout &shared, int warpgroup, const column_sums &sums) {
 DEVICE void set_barriers(layout &shared) {
     for (int n = 0; n < STAGES; n++) {
         mbarrier_init(shared_address(&shared.full[n]), 1);
-        mbarrier_init(shared_address(&shared.empty[n]), CONSUMER_WARPS);
+        mbarrier_init(shared_address(&shared.empty[n]), PART_WARPS);
     }
     mbarrier_fence_init();
 }
@@ -152,7 +153,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     __syncthreads();
     const int steps = at.s.idle ? 0 : (int)tiles_of(at.s.depth, DEPTH);
     const int first = steps * rank / SPLIT_DEPTH, end = steps * (rank + 1) / SPLIT_DEPTH;
-    if (warp == CONSUMER_WARPS) {
+    if (warp == PART_WARPS) {
         if (threadIdx.x == CONSUMERS) load_steps(a, shared, at, first, end);
         __syncwarp();
     } else {
@@ -165,6 +166,6 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
         cluster_sync();
     else
         __syncthreads();
-    write_tile(a.p, shared.sums, at, rank);
+    write_tile(a.p, shared.sums, at, rank, [](float sum, mm_size, mm_size) { return sum; });
     if (SPLIT_DEPTH > 1) cluster_sync(); /* others read sums here */
 }

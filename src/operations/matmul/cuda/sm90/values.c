@@ -7,11 +7,11 @@
 #include "kernels/declare.h"
 #include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/cuda/quantize.cuh"
-#include "operations/matmul/cuda/sm90/codes.h"
 
 static const char text[] = "operations/matmul/cuda/quantize.cu";
+static const char fast_text[] = "operations/matmul/cuda/values.cu";
 
-enum { VALUES = MM_CUDA_OWN_SLOTS + 1 };
+enum { VALUES = MM_CUDA_OWN_SLOTS + 1, FAST_VALUES };
 
 /* Rows and columns of codes, and of values, whose rows begin at multiples of 16 bytes. */
 static int64_t rows_of(const mm_product *p) {
@@ -37,13 +37,33 @@ static mm_product with_values(const mm_product *p, void *values) {
     return own;
 }
 
+/* Does values.cu take the codes, at addresses that suit it? */
+static bool has_fast_values(const mm_product *p) {
+    const mm_quant *q = &p->quant;
+    return (q->bits == 4 || q->bits == 8) && q->code_row % 4 == 0 && columns_of(p) % UNIT == 0 &&
+           (q->size % UNIT == 0 || q->size >= columns_of(p)) && columns_of(p) < INT32_MAX;
+}
+
+static void want_values(const mm_product *p, ejki_cuda_kernels *kernels) {
+    ejki_cuda_constants constants = {.count = 0};
+    ejki_cuda_want(kernels, VALUES, text, "dequantize", &constants);
+    if (!has_fast_values(p)) return;
+    ejki_cuda_add(&constants, "MODE", p->quant.mode);
+    ejki_cuda_add(&constants, "BITS", p->quant.bits);
+    ejki_cuda_add(&constants, "SCALE", p->quant.scale_type);
+    ejki_cuda_add(&constants, "ZERO", p->quant.zero_type);
+    ejki_cuda_add(&constants, "FACTOR", p->quant.has_factor);
+    ejki_cuda_add(&constants, "OUT", p->a.dtype);
+    ejki_cuda_want(kernels, FAST_VALUES, fast_text, "values", &constants);
+}
+
 static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     const mm_product *p = &problem->product[0];
     if (problem->count != 1 || !p->quant.present || p->split != MM_EVEN || p->groups != 1 ||
         p->gated)
         return false;
-    if (ejki_mm_codes_takes(p)) return ejki_mm_cuda_applicable(problem);
+    if (ejki_mm_codes.takes(p)) return ejki_mm_cuda_applicable(problem);
     const mm_product own = with_values(p, NULL);
     return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
            ejki_mm_fast_of(&own) && ejki_mm_cuda_applicable(problem);
@@ -54,12 +74,16 @@ static ejk_status prepare(const void *problem_, const int64_t *parameters, int32
     (void)parameters;
     (void)threads;
     const mm_product *p = &((const mm_problem *)problem_)->product[0];
-    if (ejki_mm_codes_takes(p)) return ejki_mm_codes_prepare(p, launch);
     const mm_product own = with_values(p, NULL);
     ejki_cuda_kernels kernels = {.count = 0};
+    if (ejki_mm_codes.takes(p)) {
+        ejki_mm_cuda_want(p, 0, &kernels);
+        ejki_mm_codes.want(p, 0, &kernels);
+        return ejki_cuda_ready_all(launch, &kernels);
+    }
     ejki_mm_cuda_want(&own, 0, &kernels);
     ejki_mm_fast_of(&own)->want(&own, 0, &kernels);
-    ejki_cuda_want(&kernels, VALUES, text, "dequantize", &(ejki_cuda_constants){.count = 0});
+    want_values(p, &kernels);
     launch->workspace_bytes = (size_t)(rows_of(p) * pitch_of(p) * 2);
     return ejki_cuda_ready_all(launch, &kernels);
 }
@@ -75,10 +99,11 @@ static ejk_status run_values(const ejk_run *run, const mm_product *p) {
                                        .present = 1},
                             .rows = rows_of(p),
                             .columns = columns_of(p)};
-    const ejki_cuda_work work = {.slot = VALUES,
+    const bool is_fast = has_fast_values(p) && (uintptr_t)p->quant.codes % 4 == 0;
+    const int64_t each = is_fast ? VALUES_COLUMNS : QUANTIZE_THREADS * UNIT;
+    const ejki_cuda_work work = {.slot = is_fast ? FAST_VALUES : VALUES,
                                  .threads = QUANTIZE_THREADS,
-                                 .blocks = rows_of(p) *
-                                           ejki_cdiv(columns_of(p), QUANTIZE_THREADS * UNIT)};
+                                 .blocks = rows_of(p) * ejki_cdiv(columns_of(p), each)};
     EJKI_TRY(ejki_cuda_begin(run, &work, &a));
     return (fast->can_run(&own) ? fast->run : ejki_mm_cuda_run)(run, 0, &own);
 }
@@ -87,7 +112,8 @@ static ejk_status run(const ejk_run *run) {
     const mm_problem *problem = run->problem;
     const mm_product *p = &problem->product[0];
     EJKI_TRY(ejki_mm_cuda_check(problem));
-    return (ejki_mm_codes_takes(p) ? ejki_mm_codes_run : run_values)(run, p);
+    if (!ejki_mm_codes.takes(p)) return run_values(run, p);
+    return (ejki_mm_codes.can_run(p) ? ejki_mm_codes.run : ejki_mm_cuda_run)(run, 0, p);
 }
 
 EJKI_DECLARE(quantized_matmul_sm90_cuda, .version = 1, .priority = 20, .applicable = applicable,
