@@ -112,7 +112,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_prepack_width(const ejk_prepack_args *args,
  * depth (as GPTQ and AWQ have it), else a row for each step of the depth.
  *
  * Without transpose on a CPU, and on GPUs before sm_90, bits are those of matmul with dequantised weights in float32.
- * With it, and few rows on sm_90, a group's products are added up before they are scaled: with h = 2^(bits−1) the sum of
+ * With it, and few rows on sm_90, products of a group are added up before they are scaled: with h = 2^(bits−1), over
+ * the groups, the sum of
  *
  *     scale · (Σ x · (code − h) + (h − zero) · Σ x)
  *
