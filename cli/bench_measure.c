@@ -20,6 +20,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A batch is long against the clock's resolution and a thread's waking up, short against a change of clock. */
 #define BATCH_SECONDS   0.020
@@ -152,9 +153,11 @@ static bool read_ceilings(ceiling_meter *meter, bool memory, ceilings *out) {
     return read;
 }
 
-/* The element type that the implementation multiplies in: f32, unless its tier has products of bf16. */
+/* The element type that the implementation multiplies in: f32, unless its tier has products of bytes or of bf16. */
 static ejk_dtype ceiling_dtype(const ejk_implementation *chosen) {
     if (chosen->dtype == EJK_DTYPE_F64) return EJK_DTYPE_F64;
+    const char *kernel = strrchr(chosen->name, '/');
+    if (kernel && strcmp(kernel, "/bytes") == 0) return EJK_DTYPE_I8;
     const bool products = chosen->isa == EJK_ISA_AMX || chosen->isa == EJK_ISA_AVX512_BF16;
     if (chosen->dtype == EJK_DTYPE_BF16 && products) return EJK_DTYPE_BF16;
     return EJK_DTYPE_F32;

@@ -179,8 +179,8 @@ EJK_API void ejk_parallel_for(ejk_threads *threads, int64_t count, ejk_task_fn t
 
 /**
  * Multiply-adds in registers on random operands, on all of `threads` at once, for about `seconds`:
- * FLOP/s in total, the median of slices of that time. dtype F32 or F64 on any tier (BF16 where the tier
- * has dot products or tiles).
+ * FLOP/s in total, the median of slices of that time. dtype F32 or F64 on any tier, BF16 and I8 where the tier
+ * has dot products or tiles of these.
  * Statuses: UNAVAILABLE (tier not present, or no such instruction), INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa isa,

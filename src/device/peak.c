@@ -34,7 +34,9 @@ static const ejki_peak *find_peak(ejk_isa isa, ejk_dtype dtype) {
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
         for (int i = 0; i < tables[t].count; i++) {
             const ejki_peak *peak = &tables[t].first[i];
-            if (peak->dtype == dtype && includes(isa, peak->isa)) found = peak;
+            if (peak->dtype == dtype && includes(isa, peak->isa) &&
+                !(peak->needs & ~ejk_cpu()->features))
+                found = peak;
         }
     return found;
 }
@@ -42,9 +44,11 @@ static const ejki_peak *find_peak(ejk_isa isa, ejk_dtype dtype) {
 static void put(ejk_dtype dtype, unsigned char *at, double value) {
     float single = (float)value;
     uint16_t upper = ejk_f32_to_bf16(single);
+    int8_t whole = (int8_t)(64 * value);
     if (dtype == EJK_DTYPE_F64) memcpy(at, &value, sizeof value);
     if (dtype == EJK_DTYPE_F32) memcpy(at, &single, sizeof single);
     if (dtype == EJK_DTYPE_BF16) memcpy(at, &upper, sizeof upper);
+    if (dtype == EJK_DTYPE_I8) memcpy(at, &whole, sizeof whole);
 }
 
 /* Random numbers of either sign, magnitudes 0.5 to 1.5. */
@@ -89,9 +93,10 @@ static ejk_status check(ejk_isa isa, ejk_dtype dtype) {
     ejk_isa known;
     if (ejk_isa_from_name(ejk_isa_name(isa), &known) != EJK_OK)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "isa is %d, which is no tier", (int)isa);
-    if (dtype != EJK_DTYPE_F32 && dtype != EJK_DTYPE_F64 && dtype != EJK_DTYPE_BF16)
+    if (dtype != EJK_DTYPE_F32 && dtype != EJK_DTYPE_F64 && dtype != EJK_DTYPE_BF16 &&
+        dtype != EJK_DTYPE_I8)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "dtype is %s; expected float32, float64 or bfloat16",
+                         "dtype is %s; expected float32, float64, bfloat16 or int8",
                          ejk_dtype_name(dtype));
     if (!ejk_cpu()->tiers[isa])
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "isa is %s, which this processor lacks",

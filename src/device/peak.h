@@ -6,7 +6,8 @@
  *
  * One step adds a product to each accumulator, the next takes it away again: values stay near where they
  * began, however long the loop, and their bits stay random (equal bits switch fewer gates, which lets
- * some processors clock higher than any real work).
+ * some processors clock higher than any real work). Sums of bytes wrap around, and their second factor is the
+ * signed one.
  */
 #ifndef EJKI_PEAK_H
 #define EJKI_PEAK_H
@@ -25,6 +26,7 @@ typedef struct ejki_peak {
     int32_t registers, register_bytes, negated;
     int32_t iterations; /* about 10 us */
     double flops;       /* of one iteration */
+    ejk_features needs; /* besides those of the tier */
 } ejki_peak;
 
 /* Room for the operands of any of them. */
@@ -40,7 +42,7 @@ typedef struct ejki_peak {
 extern const ejki_peak ejki_peak_scalar[2];
 extern const ejki_peak ejki_peak_neon[2];
 extern const ejki_peak ejki_peak_avx2[2];
-extern const ejki_peak ejki_peak_avx512[3];
-extern const ejki_peak ejki_peak_amx[1];
+extern const ejki_peak ejki_peak_avx512[4];
+extern const ejki_peak ejki_peak_amx[2];
 
 #endif

@@ -44,14 +44,16 @@
 PEAK(add_f32, "vfmadd231ps", "")
 PEAK(add_f64, "vfmadd231pd", "")
 PEAK(add_bf16, "vdpbf16ps", "")
+PEAK(add_i8, "vpdpbusd", "")
 PEAK(crowded_f32, "vfmadd231ps", "nop\n\t")
 
 #define SHAPE .registers = REGISTERS, .register_bytes = 64, .negated = 2, .iterations = 1024
 
-/* Two steps of an accumulation each; a bf16 register holds 32 factors. */
-const ejki_peak ejki_peak_avx512[3] = {
+/* Two steps of an accumulation each; a register holds 32 factors of bf16, or 64 of a byte. */
+const ejki_peak ejki_peak_avx512[4] = {
     {EJK_ISA_AVX512, EJK_DTYPE_F32, add_f32, crowded_f32, SHAPE, .flops = 2 * CHAINS * 16 * 2},
     {EJK_ISA_AVX512, EJK_DTYPE_F64, add_f64, NULL, SHAPE, .flops = 2 * CHAINS * 8 * 2},
+    {EJK_ISA_AVX512_VNNI, EJK_DTYPE_I8, add_i8, NULL, SHAPE, .flops = 2 * CHAINS * 64 * 2},
     {EJK_ISA_AVX512_BF16, EJK_DTYPE_BF16, add_bf16, NULL, SHAPE, .flops = 2 * CHAINS * 32 * 2},
 };
 

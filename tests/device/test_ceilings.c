@@ -24,17 +24,20 @@ static const int isas[] = {
 static bool has_peak(int isa, ejk_dtype dtype) {
     const ejk_cpu_info *cpu = ejk_cpu();
     if (!cpu->tiers[isa]) return false;
+    if (dtype == EJK_DTYPE_I8)
+        return isa == EJK_ISA_AVX512_VNNI ||
+               (isa == EJK_ISA_AMX && cpu->features & EJK_FEATURE_AMX_INT8);
     if (dtype != EJK_DTYPE_BF16) return true;
     return isa == EJK_ISA_AMX || isa == EJK_ISA_AVX512_BF16;
 }
 
 static void peaks_are_measured_where_the_tier_is(void **state) {
     (void)state;
-    const ejk_dtype dtypes[] = {EJK_DTYPE_F32, EJK_DTYPE_F64, EJK_DTYPE_BF16};
+    const ejk_dtype dtypes[] = {EJK_DTYPE_F32, EJK_DTYPE_F64, EJK_DTYPE_BF16, EJK_DTYPE_I8};
     ejk_threads *threads = NULL;
     assert_int_equal(ejk_threads_create(2, &threads), EJK_OK);
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
-        for (size_t d = 0; d < 3; d++)
+        for (size_t d = 0; d < 4; d++)
             for (int with = 0; with < 2; with++) {
                 double rate = UNTOUCHED;
                 ejk_status status = ejk_measure_peak(with ? threads : NULL, (ejk_isa)isas[i],
