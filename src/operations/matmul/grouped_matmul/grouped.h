@@ -14,7 +14,8 @@ void ejki_grouped_split(const ejk_tensor *sizes, const ejk_tensor *offset, mm_si
 mm_view ejki_grouped_scale(const ejk_tensor *t);
 mm_size ejki_grouped_block(const ejk_tensor *scale, mm_size depth);
 ejk_status ejki_grouped_check_scale(const ejk_tensor *scale, mm_size depth);
-/* Valid sizes for measuring. */
-ejk_status ejki_grouped_inputs(const ejk_tensor *sizes, const ejk_tensor *offset, int64_t rows);
+/* Valid sizes for measuring, of all rows together. */
+extern const ejk_input_option ejki_grouped_input_options[1];
+ejk_status ejki_grouped_inputs(const ejk_tensor *sizes, int64_t rows, const ejk_inputs *how);
 
 #endif

@@ -3,6 +3,7 @@
 #include <ejkernel/grouped_matmul.h>
 
 #include "base/base.h"
+#include "ops/core/fill.h"
 #include "operations/matmul/grouped_matmul/grouped.h"
 #include "tensor/access.h"
 
@@ -164,15 +165,37 @@ static void bind_tgmm(const void *args_, void *problem_) {
 
 /* ---- Descriptions ----------------------------------------------------------------------------------- */
 
-/* Rows dealt out evenly, to the groups that there is a matrix for. */
-ejk_status ejki_grouped_inputs(const ejk_tensor *sizes, const ejk_tensor *offset, int64_t rows) {
+const ejk_input_option ejki_grouped_input_options[1] = {
+    {"sizes", "rows of the groups, as 40+97+3+0; without it rows are dealt out evenly"}};
+
+/* The next of numbers joined by +, -1 where there is none. */
+static int64_t next_size(const char **at) {
+    int64_t size = 0;
+    if (**at < '0' || **at > '9') return -1;
+    for (; **at >= '0' && **at <= '9'; (*at)++)
+        if (!ejki_mul(size, 10, &size) || !ejki_add(size, **at - '0', &size)) return -1;
+    if (**at == '+') (*at)++;
+    return size;
+}
+
+/* Rows dealt out evenly, or as is wished. */
+ejk_status ejki_grouped_inputs(const ejk_tensor *sizes, int64_t rows, const ejk_inputs *how) {
+    const char *text = ejki_wish(how, "sizes"), *at = text;
+    int64_t left = rows;
     if (!sizes->data) return EJK_OK;
     for (int64_t g = 0; g < sizes->shape[0]; g++) {
-        const int64_t own = rows * (g + 1) / sizes->shape[0] - rows * g / sizes->shape[0];
+        const int64_t own =
+            text ? next_size(&at) : rows * (g + 1) / sizes->shape[0] - rows * g / sizes->shape[0];
+        if (own < 0 || own > left) left = -1;
+        if (left < 0) break;
+        left -= own;
         ejki_store_i64(sizes->dtype, sizes->data, g, own);
     }
-    (void)offset;
-    return EJK_OK;
+    if (left >= 0 && (!text || *at == 0)) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "sizes is '%.60s', expected the rows of %lld groups, %lld together, joined "
+                     "by +",
+                     text, (long long)sizes->shape[0], (long long)rows);
 }
 
 static ejk_status inputs(void *args_, const ejk_axes *axes, const ejk_inputs *how) {
@@ -180,18 +203,16 @@ static ejk_status inputs(void *args_, const ejk_axes *axes, const ejk_inputs *ho
     const ejk_tensor *lists[] = {&args->lhs_indices, &args->out_indices};
     const int64_t most[] = {args->lhs.shape[0], args->out.shape[0]};
     (void)axes;
-    (void)how;
     for (int n = 0; n < 2; n++)
         for (int64_t i = 0; lists[n]->data && most[n] > 0 && i < lists[n]->shape[0]; i++)
             ejki_store_i64(lists[n]->dtype, lists[n]->data, i, i * 7 % most[n]);
-    return ejki_grouped_inputs(&args->group_sizes, &args->group_offset, rows_of(args));
+    return ejki_grouped_inputs(&args->group_sizes, rows_of(args), how);
 }
 
 static ejk_status inputs_tgmm(void *args_, const ejk_axes *axes, const ejk_inputs *how) {
     const ejk_tgmm_args *args = args_;
     (void)axes;
-    (void)how;
-    return ejki_grouped_inputs(&args->group_sizes, &args->group_offset, args->lhs.shape[0]);
+    return ejki_grouped_inputs(&args->group_sizes, args->lhs.shape[0], how);
 }
 
 #define GROUPED_KERNEL(name, version_text)                                                         \
@@ -206,6 +227,8 @@ static ejk_status inputs_tgmm(void *args_, const ejk_axes *axes, const ejk_input
         .prepare = prepare,                                                                        \
         .bind = bind,                                                                              \
         .inputs = inputs,                                                                          \
+        .input_options = ejki_grouped_input_options,                                               \
+        .input_option_count = 1,                                                                   \
         .cost = ejki_mm_cost,                                                                      \
         .algorithm = "matmul",                                                                     \
     };                                                                                             \
@@ -228,6 +251,8 @@ const ejk_kernel ejk_tgmm_kernel = {
     .prepare = prepare_tgmm,
     .bind = bind_tgmm,
     .inputs = inputs_tgmm,
+    .input_options = ejki_grouped_input_options,
+    .input_option_count = 1,
     .cost = ejki_mm_cost,
     .algorithm = "matmul",
 };

@@ -139,8 +139,7 @@ static void bind(const void *args_, void *problem_) {
 static ejk_status inputs(void *args_, const ejk_axes *axes, const ejk_inputs *how) {
     const ejk_grouped_matmul_vjp_args *args = args_;
     (void)axes;
-    (void)how;
-    return ejki_grouped_inputs(&args->group_sizes, &args->group_offset, args->lhs.shape[0]);
+    return ejki_grouped_inputs(&args->group_sizes, args->lhs.shape[0], how);
 }
 
 const ejk_kernel ejk_grouped_matmul_vjp_kernel = {
@@ -154,6 +153,8 @@ const ejk_kernel ejk_grouped_matmul_vjp_kernel = {
     .prepare = prepare,
     .bind = bind,
     .inputs = inputs,
+    .input_options = ejki_grouped_input_options,
+    .input_option_count = 1,
     .cost = ejki_mm_cost,
     .forward = &ejk_grouped_matmul_kernel,
     .algorithm = "matmul",
