@@ -57,6 +57,81 @@ static void every_code_has_its_value(void **state) {
     for (int i = 0; i < 16; i++) assert_true(out[i] == (float)(i - 8) * scale[0]);
 }
 
+/* 256 codes of 1 to 8 bits, the lowest bits first, with zeros of whole numbers and of half ones. */
+static void every_code_of_every_width_has_its_value(void **state) {
+    (void)state;
+    static float zero[1];
+    for (int bits = 1; bits <= 8; bits++)
+        for (int with = 0; with < 3; with++) {
+            memset(w, 0, sizeof w);
+            for (int i = 0; i < CODES * bits; i++)
+                w[i / 8] |= (uint8_t)((i / bits % (1 << bits) >> (i % bits) & 1) << (i % 8));
+            scale[0] = 0.37f;
+            zero[0] = with == 1 ? 3 : 2.5f;
+            ejk_dequantize_args args = {.w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, CODES * bits / 8),
+                                        .scales = ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1),
+                                        .bits = ejk_int(bits),
+                                        .group_size = ejk_int(CODES),
+                                        .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, CODES)};
+            if (with) args.zeros = ejk_tensor_2d(zero, EJK_DTYPE_F32, 1, 1);
+            EXPECT_OK(ejk_dequantize(context, &args));
+            for (int i = 0; i < CODES; i++) {
+                const float code = (float)(i % (1 << bits));
+                const float wanted =
+                    (code - (with ? zero[0] : (float)(1 << (bits - 1)))) * scale[0];
+                assert_memory_equal(&out[i], &wanted, sizeof wanted);
+            }
+        }
+}
+
+/* NF4 by its definition; nvfp4 and nvfp8 with scales E4M3 and a factor of all. */
+static void every_code_of_a_table_has_its_value(void **state) {
+    (void)state;
+    static const float nf4[16] = {-1.0f,
+                                  -0.6961928009986877f,
+                                  -0.5250730514526367f,
+                                  -0.39491748809814453f,
+                                  -0.28444138169288635f,
+                                  -0.18477343022823334f,
+                                  -0.09105003625154495f,
+                                  0.0f,
+                                  0.07958029955625534f,
+                                  0.16093020141124725f,
+                                  0.24611230194568634f,
+                                  0.33791524171829224f,
+                                  0.44070982933044434f,
+                                  0.5626170039176941f,
+                                  0.7229568362236023f,
+                                  1.0f};
+    static float factor[1] = {3};
+    for (int i = 0; i < 8; i++) w[i] = (uint8_t)(2 * i | (2 * i + 1) << 4);
+    scale[0] = 0.37f;
+    dequantize("nf4", 16, 8, ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1));
+    for (int i = 0; i < 16; i++) assert_true(out[i] == nf4[i] * scale[0]);
+    for (int s = 0; s < CODES; s++) { /* every scale, too */
+        scale8[0] = (uint8_t)s;
+        ejk_dequantize_args args = {.mode = "nvfp4",
+                                    .w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, 8),
+                                    .scales = ejk_tensor_2d(scale8, EJK_DTYPE_F8E4M3, 1, 1),
+                                    .tensor_scale = ejk_tensor_1d(factor, EJK_DTYPE_F32, 1),
+                                    .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, 16)};
+        EXPECT_OK(ejk_dequantize(context, &args));
+        for (int i = 0; i < 16; i++) {
+            const float wanted = small_float(i, 2, 1, 1) * small_float(s, 4, 3, 7) * factor[0];
+            assert_true((s & 127) == 127 ? isnan(out[i]) : out[i] == wanted);
+        }
+    }
+    for (int i = 0; i < CODES; i++) w[i] = (uint8_t)i;
+    for (int i = 0; i < CODES / 16; i++) scale8[i] = 0x38 + 4; /* 1.5 */
+    ejk_dequantize_args args = {.mode = "nvfp8",
+                                .w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, CODES),
+                                .scales = ejk_tensor_2d(scale8, EJK_DTYPE_F8E4M3, 1, CODES / 16),
+                                .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, CODES)};
+    EXPECT_OK(ejk_dequantize(context, &args));
+    for (int i = 0; i < CODES; i++)
+        assert_true((i & 127) == 127 ? isnan(out[i]) : out[i] == small_float(i, 4, 3, 7) * 1.5f);
+}
+
 /* Largest error of values and what becomes of them, relative to the largest of them. */
 static double lost(ejk_quantize_args args, int count) {
     double error = 0, size = 0;
@@ -143,6 +218,8 @@ static int close_context(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_has_its_value),
+        cmocka_unit_test(every_code_of_every_width_has_its_value),
+        cmocka_unit_test(every_code_of_a_table_has_its_value),
         cmocka_unit_test(small_weights_stay),
         cmocka_unit_test(large_means_stay),
         cmocka_unit_test(bad_calls_say_why),
