@@ -41,7 +41,8 @@ set(EJK_ISA_FLAGS_avx512 ${EJK_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -
                          -mprefer-vector-width=512)
 set(EJK_ISA_FLAGS_avx512_vnni ${EJK_ISA_FLAGS_avx512} -mavx512vnni)
 set(EJK_ISA_FLAGS_avx512_bf16 ${EJK_ISA_FLAGS_avx512} -mavx512bf16)
-set(EJK_ISA_FLAGS_amx ${EJK_ISA_FLAGS_avx512_bf16} -mavx512vbmi -mamx-tile -mamx-bf16)
+set(EJK_ISA_FLAGS_amx ${EJK_ISA_FLAGS_avx512_bf16} -mavx512vbmi -mamx-tile -mamx-bf16
+                      -mamx-int8)
 set(EJK_ISA_FLAGS_neon)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")

@@ -44,7 +44,7 @@ static void deal(struct call *c, struct grouped *p) {
 }
 
 static struct grouped *make(struct call *c) {
-    static const int64_t rows[] = {0, 1, 2, 5, 12, 24, 31, 65, 90};
+    static const int64_t rows[] = {0, 1, 2, 5, 12, 24, 31, 65, 90, 140};
     static const int64_t sizes[] = {0, 1, 2, 15, 16, 17, 33, 64, 65, 129};
     struct random *r = &c->random;
     struct grouped *p = call_memory(c, sizeof *p);
@@ -71,7 +71,7 @@ static ejk_tensor make_rhs(struct call *c, const struct grouped *p) {
 /* Lists of rows, and the rows that there are in lhs and out then. */
 static void scatter(struct call *c, ejk_grouped_matmul_args *args, struct grouped *p) {
     struct random *r = &c->random;
-    int64_t index[128];
+    int64_t index[160];
     args->lhs = CALL_TENSOR(c, c->dtype, p->m, p->k);
     if (p->m > 0 && random_chance(r, 0.3)) {
         args->lhs = CALL_TENSOR(c, c->dtype, random_int(r, 1, 20), p->k);

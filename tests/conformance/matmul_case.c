@@ -24,7 +24,7 @@ static ejk_tensor matrix(struct call *c, const struct matmul *p, ejk_dtype dtype
 }
 
 static struct matmul *make(struct call *c) {
-    static const int64_t rows[] = {0, 1, 1, 2, 3, 5, 12, 13, 24, 31, 64, 65};
+    static const int64_t rows[] = {0, 1, 1, 2, 3, 5, 12, 13, 24, 31, 64, 65, 97, 130};
     static const int64_t sizes[] = {0, 1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100, 129, 257};
     struct random *r = &c->random;
     struct matmul *p = call_memory(c, sizeof *p);

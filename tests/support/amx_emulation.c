@@ -110,3 +110,18 @@ void amx_emulation_multiply(int sums, int left, int right) {
     for (int i = 0; i < ROWS; i += TOGETHER) multiply_rows(to + i, a + i, first, second);
     __asm__ volatile("ldmxcsr %1" : "+m"(own) : "m"(before) : "memory");
 }
+
+void amx_emulation_multiply_bytes(int sums, int left, int right) {
+    if (sums == left || sums == right || left == right) refuse("a product of the same tile");
+    uint32_t(*to)[PAIRS] = tile_of(sums), (*a)[PAIRS] = tile_of(left), (*b)[PAIRS] = tile_of(right);
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < PAIRS; k++) {
+            int8_t x[4];
+            memcpy(x, &a[i][k], sizeof x);
+            for (int j = 0; j < PAIRS; j++) {
+                uint8_t y[4];
+                memcpy(y, &b[k][j], sizeof y);
+                for (int n = 0; n < 4; n++) to[i][j] += (uint32_t)(x[n] * y[n]);
+            }
+        }
+}

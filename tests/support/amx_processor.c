@@ -16,7 +16,7 @@ void __real_ejki_cpu_add_x86(ejk_cpu_info *cpu, uint32_t signature);
 void __wrap_ejki_cpu_add_x86(ejk_cpu_info *cpu, uint32_t signature);
 void __wrap_ejki_cpu_add_x86(ejk_cpu_info *cpu, uint32_t signature) {
     __real_ejki_cpu_add_x86(cpu, signature);
-    cpu->features |= EJK_FEATURE_AMX_TILE | EJK_FEATURE_AMX_BF16;
+    cpu->features |= EJK_FEATURE_AMX_TILE | EJK_FEATURE_AMX_BF16 | EJK_FEATURE_AMX_INT8;
 }
 
 /* Before main, which would find nothing to do and call that right. */

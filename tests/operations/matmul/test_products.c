@@ -104,19 +104,46 @@ static void experts_without_rows_are_not_read(void **state) {
     for (int i = 0; i < ROWS * COLUMNS; i++) assert_true(isfinite(out[i]));
 }
 
-static void a_row_has_its_bits_alone(void **state) {
-    (void)state;
-    fill();
-    ejk_matmul_args args = {.lhs = ejk_tensor_2d(lhs, EJK_DTYPE_F32, ROWS, DEPTH),
-                            .rhs = ejk_tensor_2d(rhs, EJK_DTYPE_F32, DEPTH, COLUMNS),
-                            .out = ejk_tensor_2d(out, EJK_DTYPE_F32, ROWS, COLUMNS)};
+/* Few rows meet rhs as it lies in memory, many rows packed panels. */
+enum { MANY = 130 };
+static unsigned char many[MANY * DEPTH * 4], matrix[DEPTH * COLUMNS * 4], all[MANY * COLUMNS * 4],
+    some[MANY * COLUMNS * 4];
+
+static void put(ejk_dtype type, void *at, int index, float value) {
+    const uint16_t half = type == EJK_DTYPE_BF16 ? ejk_f32_to_bf16(value) : ejk_f32_to_f16(value);
+    if (type == EJK_DTYPE_F32)
+        memcpy((char *)at + index * 4, &value, sizeof value);
+    else
+        memcpy((char *)at + index * 2, &half, sizeof half);
+}
+
+static void compare_rows(ejk_dtype type, bool turned) {
+    const int row = DEPTH * (int)ejk_dtype_size(type), result = COLUMNS * (int)ejk_dtype_size(type);
+    ejk_matmul_args args = {.lhs = ejk_tensor_2d(many, type, MANY, DEPTH),
+                            .rhs = turned ? ejk_tensor_2d(matrix, type, COLUMNS, DEPTH)
+                                          : ejk_tensor_2d(matrix, type, DEPTH, COLUMNS),
+                            .out = ejk_tensor_2d(all, type, MANY, COLUMNS),
+                            .transpose_rhs = turned};
+    for (int i = 0; i < MANY * DEPTH; i++) put(type, many, i, number(i));
+    for (int i = 0; i < DEPTH * COLUMNS; i++) put(type, matrix, i, number(3 * i + 1));
+    put(type, many, 7, 0x1p-120f); /* VDPBF16PS would take its product for 0 */
+    put(type, matrix, 7, 0x1p-10f);
     EXPECT_OK(ejk_matmul(context, &args));
-    for (int i = 0; i < ROWS; i++) {
-        args.lhs = ejk_tensor_2d(lhs + i * DEPTH, EJK_DTYPE_F32, 1, DEPTH);
-        args.out = ejk_tensor_2d(other, EJK_DTYPE_F32, 1, COLUMNS);
-        EXPECT_OK(ejk_matmul(context, &args));
-        assert_true(memcmp(other, out + i * COLUMNS, COLUMNS * sizeof *out) == 0);
-    }
+    const int counts[] = {1, 2, 5, 12, 13, 40, 96, 97};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (int i = 0; i + counts[c] <= MANY; i += counts[c]) {
+            args.lhs = ejk_tensor_2d(many + i * row, type, counts[c], DEPTH);
+            args.out = ejk_tensor_2d(some, type, counts[c], COLUMNS);
+            EXPECT_OK(ejk_matmul(context, &args));
+            assert_memory_equal(some, all + i * result, (size_t)(counts[c] * result));
+        }
+}
+
+static void rows_have_their_bits_alone(void **state) {
+    (void)state;
+    const ejk_dtype types[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16, EJK_DTYPE_F16};
+    for (size_t i = 0; i < 3; i++)
+        for (int turned = 0; turned < 2; turned++) compare_rows(types[i], turned);
 }
 
 /* ---- Bad calls --------------------------------------------------------------------------------------- */
@@ -197,7 +224,7 @@ int main(void) {
         cmocka_unit_test(transposed_matrices_give_the_same),
         cmocka_unit_test(rows_of_no_group_have_no_bias),
         cmocka_unit_test(experts_without_rows_are_not_read),
-        cmocka_unit_test(a_row_has_its_bits_alone),
+        cmocka_unit_test(rows_have_their_bits_alone),
         cmocka_unit_test(sizes_that_do_not_fit_are_errors),
         cmocka_unit_test(rows_out_of_range_are_errors),
         cmocka_unit_test(matrices_have_to_fit),

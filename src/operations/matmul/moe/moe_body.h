@@ -4,7 +4,8 @@
 
 #include "kernels/declare.h"
 
-#ifdef EJKI_TIER_AVX512_VNNI /* rounds rows to bytes, which matmul does not */
+/* Rounds rows to bytes, which matmul does not. */
+#if defined(EJKI_TIER_AVX512_VNNI) || defined(MOE_BYTES)
 EJKI_DECLARE_OTHER(product, EJKI_LINE_OF(quantized_matmul))
 #else
 EJKI_DECLARE_OTHER(product, EJKI_LINE_OF(matmul))

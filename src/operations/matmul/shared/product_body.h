@@ -302,8 +302,14 @@ static void work(void *argument, int64_t index) {
     const mm_problem *problem = run->problem;
     const product_memory memory = memory_of(problem, run->workers);
     float *all = run->workspace, *own = all + memory.workers + index * memory.own;
+#ifdef TILE_AMX
+    tiles_open();
+#endif
     for (int n = 0; n < problem->count; n++)
         do_product(&problem->product[n], run, index, own, all + memory.scattered[n]);
+#ifdef TILE_AMX
+    tiles_close();
+#endif
 }
 
 static ejk_status run(const ejk_run *run) {
@@ -343,7 +349,11 @@ static bool multiplies(const mm_product *p) {
     const bool bytes = p->quant.rounds && p->quant.mode != MM_NF4 && p->quant.mode != MM_FP8;
     const bool floats = p->scale.present && p->split != MM_DEPTH;
 #if defined(TILE_BYTE_DOT)
-    return bytes && by_groups(p) && !floats;
+    ejk_features wanted = EJK_FEATURE_AVX512_VNNI;
+#ifdef TILE_AMX
+    wanted |= EJK_FEATURE_AMX_INT8;
+#endif
+    return bytes && by_groups(p) && !floats && !(wanted & ~ejk_cpu()->features);
 #elif defined(TILE_BF16_DOT)
     return !bytes && !floats && (!p->quant.present || by_groups(p));
 #else

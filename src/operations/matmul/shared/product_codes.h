@@ -39,6 +39,7 @@ typedef struct codes_table {
     v_table floats;
 #if defined(TILE_BF16_DOT)
     v_pair_table pairs;
+    __m512i e4m3[4]; /* numbers of 7 bits as bf16 */
 #elif defined(TILE_BYTE_DOT)
     uint8_t bytes[16];
     bool has_bytes;
@@ -58,6 +59,10 @@ static codes_table codes_table_of(const mm_quant *q) {
     codes_table t = {.floats = v_table_of(numbers)};
 #if defined(TILE_BF16_DOT)
     t.pairs = v_pair_table_of(numbers);
+    for (int i = 0; i < 128; i++) {
+        const uint16_t bits = ejki_f32_to_bf16(ejki_e4m3_to_f32((uint8_t)i));
+        memcpy((char *)t.e4m3 + 2 * i, &bits, sizeof bits);
+    }
 #elif defined(TILE_BYTE_DOT)
     t.has_bytes = q->mode == MM_FP4;
     for (int i = 0; i < 16; i++) t.bytes[i] = (uint8_t)(2 * numbers[i] + 12);
@@ -78,6 +83,18 @@ INLINE vf codes_float(const int kind, const codes_table *t, v_words words, const
     return kind == CODES_WHOLE ? v_sub(v_numbers(byte), v_set1(128)) : codes_e4m3(byte);
 }
 
+#ifdef TILE_BF16_DOT
+/* Pairs of the numbers that lower bytes of half words are. */
+INLINE vf codes_e4m3_pairs(const codes_table *t, __m512i bytes) {
+    const __mmask32 upper = _mm512_test_epi16_mask(bytes, _mm512_set1_epi16(0x40));
+    const __m512i low = _mm512_permutex2var_epi16(t->e4m3[0], bytes, t->e4m3[1]);
+    const __m512i high = _mm512_permutex2var_epi16(t->e4m3[2], bytes, t->e4m3[3]);
+    const __m512i sign =
+        _mm512_and_si512(_mm512_slli_epi16(bytes, 8), _mm512_set1_epi16(INT16_MIN));
+    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_mask_mov_epi16(low, upper, high), sign));
+}
+#endif
+
 /* Operand `step` of a line of words. */
 INLINE vf codes_step(const int kind, const codes_table *t, v_words words, const int step) {
 #if defined(TILE_BYTE_DOT)
@@ -87,6 +104,8 @@ INLINE vf codes_step(const int kind, const codes_table *t, v_words words, const 
 #elif defined(TILE_BF16_DOT)
     if (kind == CODES_EIGHT)
         return v_pair_entries((__m512i)((code_halves)words >> (uint16_t)(4 * step)), t->pairs);
+    if (kind == CODES_E4M3)
+        return codes_e4m3_pairs(t, (__m512i)((code_halves)words >> (uint16_t)(8 * step)));
     return v_pairs_of(codes_float(kind, t, words, step), codes_float(kind, t, words, step + 2));
 #else
     return codes_float(kind, t, words, step);
@@ -106,9 +125,8 @@ INLINE int codes_order(const int unit, const int step, const int i) {
 #endif
 }
 
-/* VL scales or zeros from the first of them on. */
-INLINE vf codes_scale(const int type, const uint8_t *scales, int first) {
-    const uint8_t *at = scales + first * (int)ejk_dtype_size((ejk_dtype)type);
+/* VL scales or zeros. */
+INLINE vf codes_scale(const int type, const uint8_t *at) {
     float lane[VL];
     switch (type) {
     case EJK_DTYPE_F16: return v_load_f16(at);

@@ -6,6 +6,11 @@
 #include "operations/matmul/shared/product_block.h"
 #include "operations/matmul/shared/product_finish.h"
 #include "operations/matmul/shared/product_pack.h"
+#ifdef TILE_AMX
+#include "operations/matmul/shared/product_tiles.h"
+#else
+#include "operations/matmul/shared/product_stream.h"
+#endif
 #ifndef TILE_BF16_DOT
 #include "operations/matmul/shared/product_quant.h"
 #endif
@@ -14,6 +19,17 @@
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
+#ifdef TILE_AMX
+INLINE void tile_multiply(int64_t rows, int64_t words, const float *a, const float *b, float *c,
+                          bool add, const gemm_prefetch *ahead) {
+    for (int64_t i = 0; i < ahead->count; i++) __builtin_prefetch(ahead->line[i], 0, 2);
+    if (rows > 16)
+        tiles_multiply(true, words, a, b, c, add);
+    else
+        tiles_multiply(false, words, a, b, c, add);
+}
+#define tile_exact tiles_exact
+#else
 typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add,
                         const gemm_prefetch *ahead);
 
@@ -53,6 +69,11 @@ static void tile_exact(int64_t rows, int64_t words, const float *a, const float 
         }
 }
 #endif
+static void tile_multiply(int64_t rows, int64_t words, const float *a, const float *b, float *c,
+                          bool add, const gemm_prefetch *ahead) {
+    tile_of(rows)(words, a, b, c, add, ahead);
+}
+#endif
 
 /* ---- A block ---------------------------------------------------------------------------------------- */
 
@@ -77,7 +98,11 @@ INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_si
             continue;
         }
         if (p->a.flipped) {
+#ifdef TILE_AMX
+            *fit = tiles_pack_across(from, rows, depth, target);
+#else
             *fit = pack_columns_side_by_side(dtype, from, rows, depth, target);
+#endif
             for (mm_size d = 0; d < depth; d++) from[d] = element_at(dtype, from[d], TILE_ROWS);
             continue;
         }
@@ -89,7 +114,11 @@ INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_si
                 element_at(dtype, p->a.data,
                            s->a + at * p->a.row + mm_step(p, &p->a, s->step + first, p->a.column));
         }
+#ifdef TILE_AMX
+        *fit = tiles_pack_rows(row, depth, target);
+#else
         *fit = pack_rows_side_by_side(dtype, row, depth, target);
+#endif
     }
 }
 
@@ -106,7 +135,13 @@ INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first,
 #endif
     const void *b = element_at(dtype, p->b.data,
                                k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+#ifdef TILE_AMX
+    if (p->b.flipped) return tiles_pack_columns(b, p->b.column, depth, columns, target);
+    tiles_fill(ejki_cdiv(depth, TILE_UNIT), pack_room(ejki_cdiv(depth, TILE_UNIT)), columns,
+               target);
+#else
     if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
+#endif
     return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
 }
 
@@ -175,9 +210,32 @@ INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, 
 #else
             (void)fit;
 #endif
-            tile_of(rows)(words, a, b, c, add, &lines);
+            tile_multiply(rows, words, a, b, c, add, &lines);
         }
 }
+
+#ifndef TILE_AMX
+/* Whether b is read without being packed. */
+static bool streams(const product_block *k) {
+    const mm_product *p = k->p;
+    if (p->quant.present || (p->scale.present && p->split != MM_DEPTH)) return false;
+    return k->rows <= (p->b.flipped ? TILE_ROWS : STREAM_ROWS);
+}
+
+/* `columns` columns of b from `column` on, which are not packed. */
+INLINE void stream_b(const ejk_dtype dtype, product_block *k, mm_size first, mm_size depth,
+                     mm_size column, mm_size columns, const void *after, float *sums) {
+    const mm_product *p = k->p;
+    const mm_size step = k->s->step + first;
+    const void *b = element_at(dtype, p->b.data,
+                               k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    const stream s = {k->a, sums, k->rows, k->capacity, k->fit};
+    if (p->b.flipped)
+        stream_columns(dtype, &s, b, p->b.column, depth, columns, after, first > 0);
+    else
+        stream_rows(dtype, &s, b, p->b.row, depth, columns, after, first > 0);
+}
+#endif
 
 INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
     const mm_product *p = k->p;
@@ -190,8 +248,21 @@ INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
     for (mm_size first = 0, own; first < depth; first += own) {
         own = ejki_min(depth - first, PRODUCT_DEPTH * TILE_UNIT);
         if (p->run) own = ejki_min(own, p->run - first % p->run);
-        const int64_t words = ejki_cdiv(own, TILE_UNIT);
+        const int64_t words = pack_room(ejki_cdiv(own, TILE_UNIT));
         bool fit = true;
+        const mm_size next = first + own, step = k->s->step + next;
+        const void *b = element_at(
+            dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+        pack_a(dtype, k, first, own);
+#ifndef TILE_AMX
+        if (streams(k)) {
+            for (int half = 0; half <= halves; half++)
+                stream_b(dtype, k, first, own, column + (half ? p->columns : 0), columns,
+                         next < depth ? b : k->after,
+                         k->sums + half * each * k->capacity * TILE_COLUMNS);
+            continue;
+        }
+#endif
         for (int half = 0; half <= halves; half++) {
             float *target = k->b + half * each * words * TILE_COLUMNS;
             const mm_size from = column + (half ? p->columns : 0);
@@ -199,10 +270,6 @@ INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
             if (p->scale.present && p->split != MM_DEPTH)
                 scale_b(k, first, own, from, columns, target);
         }
-        pack_a(dtype, k, first, own);
-        const mm_size next = first + own, step = k->s->step + next;
-        const void *b = element_at(
-            dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
         look_ahead(dtype, k, next < depth ? b : k->after,
                    next < depth ? ejki_min(own, depth - next) : own, columns,
                    panels * ejki_cdiv(k->rows, TILE_ROWS));

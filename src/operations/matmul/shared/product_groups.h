@@ -19,21 +19,41 @@
 #ifndef EJKI_PRODUCT_GROUPS_H
 #define EJKI_PRODUCT_GROUPS_H
 
+#include <ejkernel/device.h>
+
 #include "operations/matmul/shared/product_rows.h"
 
-enum { FEW_ROWS = 4, GROUP_DEPTH = 128, GROUP_BLOCKS = 16, GROUP_COLUMNS = 256 };
-#if VL == 16
+enum { FEW_ROWS = 4 };
+#if defined(TILE_AMX) && defined(TILE_BF16_DOT)
+#define FEW_IN_STEPS /* sums are those of tiles */
+#endif
+enum { GROUP_DEPTH = 128, GROUP_BLOCKS = 16, GROUP_COLUMNS = 256 };
+#ifdef FEW_IN_STEPS
+#define FEW_VECTORS(rows) ((rows) > 1 ? 2 : 4)
+#elif VL == 16
 #define FEW_VECTORS(rows) 4
 #else
 #define FEW_VECTORS(rows) ((rows) > 2 ? 2 : 4)
 #endif
 
 /*
- * How far ahead of its use a stream of codes of 8 bits is asked for, in bytes, into the second-level cache. Zen 4, one
- * core, N = K = 4096, M = 1: without 56 to 80 % of the bandwidth, with 1024 or 4096 bytes 85 %. Codes of 4 bits are not
- * asked for: 82 to 86 % without, 81 % with 1024 bytes, 32 % with 4096.
+ * How far ahead of its use memory is asked for, in bytes, into the second-level cache; 0: not. N = K = 4096, M = 1, one
+ * core, shares of the bandwidth of reading:
+ *                    4 bits, rounded rows    8 bits      4 bits, bf16    4 bits, float32
+ *   Zen 4  0         82 to 86                56 to 80    65 to 73        43 to 47
+ *          1024      81                      85
+ *          4096      32                      85
+ *   Zen 5  0         28 to 35                49 to 73    29 to 31        24 to 49
+ *          4096      87                      86          96              71
+ *          8192      90                      90          93              68
+ *          12288     86                                  96              71
  */
-#define GROUP_AHEAD 1024
+static int64_t group_ahead(const int kind) {
+    const ejk_cpu_info *cpu = ejk_cpu();
+    if (VL != 16) return 0;
+    if (strcmp(cpu->vendor, "amd") == 0 && cpu->family <= 25) return kind == CODES_EIGHT ? 0 : 1024;
+    return 8192;
+}
 
 /* What is known of b. */
 typedef struct group_codes {
@@ -60,7 +80,7 @@ static const uint8_t *group_scales(const packed_block *b, const uint8_t *stream)
 
 /* VL scales of a block, as sums want them, and what its zeros are short of the middle. */
 INLINE vf group_scale(const group_codes *c, const uint8_t *scales, int column) {
-    const vf scale = codes_scale(c->form.scale_type, scales, column);
+    const vf scale = codes_scale(c->form.scale_type, scales + column * c->form.scale_bytes);
 #ifdef TILE_BYTE_DOT
     if (c->table.has_bytes) return v_mul(scale, v_set1(0.5f));
 #endif
@@ -69,7 +89,7 @@ INLINE vf group_scale(const group_codes *c, const uint8_t *scales, int column) {
 INLINE vf group_zero(const group_codes *c, const uint8_t *scales, int column) {
     const uint8_t *zeros = scales + PACKED_COLUMNS * c->form.scale_bytes;
     return v_sub(v_set1((float)(1 << (c->q->bits - 1))),
-                 codes_scale(c->form.zero_type, zeros, column));
+                 codes_scale(c->form.zero_type, zeros + column * c->form.zero_bytes));
 }
 
 /* Where inner sums of row `at` of all blocks begin. */
@@ -102,10 +122,24 @@ INLINE vf group_end(const bool rounds, const bool zeros, vf inner, vf scale, vf 
 
 /* ---- Few rows ---------------------------------------------------------------------------------------- */
 
+#ifdef FEW_IN_STEPS
+/* Sums of a step of tiles: first elements of pairs, and second ones. */
+typedef struct few_step {
+    vf first[FEW_ROWS][4], second[FEW_ROWS][4];
+} few_step;
+
+INLINE void few_end_step(const int rows, const int vectors, few_step *own, vf inner[FEW_ROWS][4]) {
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++) {
+        inner[i][j] = v_add(inner[i][j], v_add(own->first[i][j], own->second[i][j]));
+        own->first[i][j] = own->second[i][j] = v_zero();
+    }
+}
+#endif
+
 /* FEW_VECTORS columns of a block from `column` on. */
 INLINE void few_block(const int rows, const int kind, const group_codes *c, const group_rows *r,
                       const packed_block *b, const uint8_t *stream, int64_t n, const float *x,
-                      int column, float *totals) {
+                      int column, int64_t ahead, float *totals) {
     const int vectors = FEW_VECTORS(rows), unit = kind == CODES_EIGHT ? 8 : 4;
     const uint8_t *line = stream + b->at + column * 4, *scales = group_scales(b, stream);
     const float *sums = r->sums + n * r->capacity, *own = r->scales + n * r->capacity;
@@ -113,22 +147,43 @@ INLINE void few_block(const int rows, const int kind, const group_codes *c, cons
     vf inner[FEW_ROWS][4];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         inner[i][j] = group_begin(r, n * r->capacity + i);
+#ifdef FEW_IN_STEPS
+    few_step own_step;
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
+        own_step.first[i][j] = own_step.second[i][j] = v_zero();
+#endif
     for (mm_size w = 0; w < b->words; w++, line += 4 * PACKED_COLUMNS) {
         v_words words[4];
         EJKI_UNROLL for (int j = 0; j < vectors; j++) {
             words[j] = v_words_at(line + j * 4 * VL);
-            if (VL == 16 && kind != CODES_EIGHT)
-                __builtin_prefetch(line + j * 64 + GROUP_AHEAD, 0, 2);
+            if (ahead) __builtin_prefetch(line + j * 64 + ahead, 0, 2);
         }
         EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++, x += rows) {
             EJKI_UNROLL for (int j = 0; j < vectors; j++) {
                 const vf code = codes_step(kind, &table, words[j], step);
+#ifdef FEW_IN_STEPS
+                const vf first = v_of_first(code), second = v_of_second(code);
+                EJKI_UNROLL for (int i = 0; i < rows; i++) {
+                    const vf own_x = v_set1(x[i]);
+                    own_step.first[i][j] = v_fma(v_of_first(own_x), first, own_step.first[i][j]);
+                    own_step.second[i][j] =
+                        v_fma(v_of_second(own_x), second, own_step.second[i][j]);
+                }
+#else
                 EJKI_UNROLL for (int i = 0; i < rows; i++) inner[i][j] =
                     GEMM_TERM(v_set1(x[i]), code, inner[i][j]);
+#endif
             }
         }
+#ifdef FEW_IN_STEPS
+        if ((w + 1) % (TILE_STEP * 2 / unit) == 0 || w + 1 == b->words)
+            few_end_step(rows, vectors, &own_step, inner);
+#endif
     }
     const bool zeros = c->form.zero_type != EJK_DTYPE_UNSET;
+    const int64_t each = c->form.scale_bytes + c->form.zero_bytes;
+    for (int64_t at = 0; ahead && at < each * vectors * VL; at += 64)
+        __builtin_prefetch(scales + each * column + at + ahead, 0, 2);
     EJKI_UNROLL for (int j = 0; j < vectors; j++) {
         const vf scale = group_scale(c, scales, column + j * VL);
         const vf zero = zeros ? group_zero(c, scales, column + j * VL) : v_zero();
@@ -142,12 +197,13 @@ INLINE void few_block(const int rows, const int kind, const group_codes *c, cons
 
 INLINE void few(const int rows, const int kind, const group_codes *c, const group_rows *r,
                 const uint8_t *stream, float *totals) {
+    const int64_t ahead = group_ahead(kind);
     packed_block b = {0};
     const float *x = r->words;
     memset(totals, 0, sizeof *totals * (size_t)(rows * PACKED_COLUMNS));
     for (int64_t n = 0; packed_next(&c->form, &b); n++) {
         for (int column = 0; column < PACKED_COLUMNS; column += FEW_VECTORS(rows) * VL)
-            few_block(rows, kind, c, r, &b, stream, n, x, column, totals);
+            few_block(rows, kind, c, r, &b, stream, n, x, column, ahead, totals);
         x += b.words * (c->form.unit / CODES_STEP) * rows;
     }
 }
@@ -191,39 +247,49 @@ typedef struct group_chunk {
 
 /* A block of a stream from `column` on, behind `used` words of the chunk. */
 INLINE void chunk_block(const int kind, const group_codes *c, const packed_block *b,
-                        const uint8_t *stream, int column, float *to) {
+                        const uint8_t *stream, int column, int64_t ahead, float *to) {
     const int unit = kind == CODES_EIGHT ? 8 : 4;
     const uint8_t *line = stream + b->at + column * 4;
     const codes_table table = c->table;
-    for (mm_size w = 0; w < b->words; w++, line += 4 * PACKED_COLUMNS)
+    const int64_t scales = (c->form.scale_bytes + c->form.zero_bytes) * PACKED_COLUMNS;
+    for (int64_t at = 0; ahead && at < scales; at += 64)
+        __builtin_prefetch(group_scales(b, stream) + at + ahead, 0, 2);
+    for (mm_size w = 0; w < b->words; w++, line += 4 * PACKED_COLUMNS) {
+        for (int at = 0; ahead && at < 4 * PACKED_COLUMNS; at += 64)
+            __builtin_prefetch(line + at + ahead, 0, 2);
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
             const v_words words = v_words_at(line + j * 4 * VL);
             EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++)
                 v_store(to + (w * (unit / CODES_STEP) + step) * TILE_COLUMNS + j * VL,
                         codes_step(kind, &table, words, step));
         }
+    }
 }
 
 /* As many blocks as a chunk holds, *b being the last one before it; false: there are none. */
 static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, packed_block *b,
                        group_chunk *chunk) {
     const int each = c->form.unit / CODES_STEP;
+    /* The first columns ask for all of a stream's. */
+    const int64_t ahead = column == 0 ? group_ahead(c->kind) : 0;
     int64_t used = 0;
     packed_block next = *b;
     chunk->first += chunk->blocks;
     chunk->blocks = 0;
     while (packed_next(&c->form, &next)) {
-        const int64_t n = chunk->blocks, steps = next.words * each;
+        const int64_t n = chunk->blocks, steps = pack_room(next.words * each);
         if (n == GROUP_BLOCKS || (n > 0 && used + steps > GROUP_DEPTH)) break;
         float *to = chunk->words + used * TILE_COLUMNS;
         if (c->kind == CODES_EIGHT)
-            chunk_block(CODES_EIGHT, c, &next, stream, column, to);
+            chunk_block(CODES_EIGHT, c, &next, stream, column, ahead, to);
         else if (c->kind == CODES_WHOLE)
-            chunk_block(CODES_WHOLE, c, &next, stream, column, to);
+            chunk_block(CODES_WHOLE, c, &next, stream, column, ahead, to);
 #ifndef TILE_BYTE_DOT
         else
-            chunk_block(CODES_E4M3, c, &next, stream, column, to);
+            chunk_block(CODES_E4M3, c, &next, stream, column, ahead, to);
 #endif
+        for (int64_t i = next.words * each * TILE_COLUMNS; i < steps * TILE_COLUMNS; i += VL)
+            v_store(to + i, v_zero());
         const uint8_t *scales = group_scales(&next, stream);
         for (int j = 0; j < TILE_COLUMNS; j += VL) {
             v_store(&chunk->scale[n][j], group_scale(c, scales, column + j));
@@ -237,6 +303,51 @@ static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, 
     return chunk->blocks > 0;
 }
 
+#ifdef TILE_AMX
+/* Totals of `rows` rows from `row` on with the inner sums of block n. */
+INLINE void group_settle_block(int64_t rows, const group_chunk *chunk, const group_rows *r,
+                               int64_t row, int64_t n, const float *inner, float *totals) {
+    const int64_t at = (chunk->first + n) * r->capacity + row;
+    const bool begins = chunk->first + n == 0;
+    const bool rounds = chunk->rounds, zeros = chunk->zeros;
+    for (int j = 0; j < TILE_COLUMNS; j += VL) {
+        const vf scale = v_load(&chunk->scale[n][j]);
+        const vf zero = zeros ? v_load(&chunk->zero[n][j]) : v_zero();
+        for (int64_t i = 0; i < rows; i++) {
+            float *total = totals + i * TILE_COLUMNS + j;
+            vf own = v_load(inner + i * TILE_COLUMNS + j);
+#ifdef TILE_BYTE_DOT
+            own = v_of_bits(v_bits(own) + v_bits(group_begin(r, at + i)));
+#endif
+            v_store(total, group_end(rounds, zeros, own, scale, zero, r->sums[at + i],
+                                     r->scales[at + i], begins ? v_zero() : v_load(total)));
+        }
+    }
+}
+
+/* Products of a chunk with a tile of rows: vectors settle a block while tiles multiply the next one. */
+INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
+                        const group_rows *r, int64_t row, const float *x, float *totals) {
+    float inner[2][TILE_ROWS * TILE_COLUMNS];
+    const float *words = chunk->words;
+    for (int64_t n = 0; n <= chunk->blocks; n++) {
+        if (n < chunk->blocks) {
+            tiles_multiply(both, chunk->steps[n], x, words, inner[n % 2], false);
+            x += chunk->steps[n] * TILE_ROWS;
+            words += chunk->steps[n] * TILE_COLUMNS;
+        }
+        if (n > 0) group_settle_block(rows, chunk, r, row, n - 1, inner[(n - 1) % 2], totals);
+    }
+}
+
+static void group_multiply(int64_t rows, const group_chunk *chunk, const group_rows *r, int64_t row,
+                           const float *x, float *totals) {
+    if (rows > 16)
+        group_tiles(true, rows, chunk, r, row, x, totals);
+    else
+        group_tiles(false, rows, chunk, r, row, x, totals);
+}
+#else
 /* Products of a chunk with `rows` rows at x, the first of which is row `row`. */
 INLINE void group_tile(const int rows, const group_chunk *chunk, const group_rows *r, int64_t row,
                        const float *x, float *totals) {
@@ -283,6 +394,12 @@ static group_tile_fn group_tile_of(int64_t rows) {
     return best;
 }
 
+static void group_multiply(int64_t rows, const group_chunk *chunk, const group_rows *r, int64_t row,
+                           const float *x, float *totals) {
+    group_tile_of(rows)(chunk, r, row, x, totals);
+}
+#endif
+
 /* TILE_COLUMNS columns of a stream with all rows. */
 static void group_many(const group_codes *c, const group_rows *r, int64_t rows,
                        const uint8_t *stream, int column, float *words, float *totals) {
@@ -295,9 +412,8 @@ static void group_many(const group_codes *c, const group_rows *r, int64_t rows,
     chunk.zeros = c->form.zero_type != EJK_DTYPE_UNSET;
     while (chunk_fill(c, stream, column, &b, &chunk)) {
         for (int64_t t = 0; t < rows; t += TILE_ROWS)
-            group_tile_of(ejki_min(rows - t, TILE_ROWS))(
-                &chunk, r, t, r->words + t * r->depth + depth * TILE_ROWS,
-                totals + t * TILE_COLUMNS);
+            group_multiply(ejki_min(rows - t, TILE_ROWS), &chunk, r, t,
+                           r->words + t * r->depth + depth * TILE_ROWS, totals + t * TILE_COLUMNS);
         for (int64_t n = 0; n < chunk.blocks; n++) depth += chunk.steps[n];
     }
 }
@@ -320,9 +436,9 @@ INLINE vf group_value(const group_codes *c, const packed_block *b, const uint8_t
     if (c->form.zero_type) {
         const uint8_t *zeros = scales + PACKED_COLUMNS * c->form.scale_bytes;
         number = v_add(number, v_set1((float)(1 << (q->bits - 1))));
-        number = v_sub(number, codes_scale(c->form.zero_type, zeros, column));
+        number = v_sub(number, codes_scale(c->form.zero_type, zeros + column * c->form.zero_bytes));
     }
-    number = v_mul(number, codes_scale(c->form.scale_type, scales, column));
+    number = v_mul(number, codes_scale(c->form.scale_type, scales + column * c->form.scale_bytes));
     return v_mul(number, v_set1(c->factor));
 }
 

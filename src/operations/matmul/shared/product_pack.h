@@ -92,14 +92,14 @@ INLINE bool pack_columns_side_by_side(const ejk_dtype dtype, const void *const *
 /* Columns of b that are contiguous in its rows: `depth` rows, `stride` elements apart, of `count` columns. */
 INLINE bool pack_b_rows(const ejk_dtype dtype, const void *b, int64_t stride, int64_t depth,
                         int64_t count, float *target) {
-    const int64_t words = (depth + TILE_UNIT - 1) / TILE_UNIT;
+    const int64_t words = (depth + TILE_UNIT - 1) / TILE_UNIT, room = pack_room(words);
     PACK_RANGE range = PACK_RANGE_NONE;
     for (int64_t w = 0; w < words; w++, target += TILE_COLUMNS) {
         const void *row = element_at(dtype, b, w * TILE_UNIT * stride);
         const void *next =
             TILE_UNIT == 2 && w * TILE_UNIT + 1 < depth ? element_at(dtype, row, stride) : NULL;
         float *to = target;
-        for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, to += words * TILE_COLUMNS)
+        for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, to += room * TILE_COLUMNS)
             EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += VL) {
                 const vf v =
                     pack_word(dtype, element_at(dtype, row, panel + j),

@@ -9,6 +9,9 @@
 #define EJKI_PRODUCT_ROWS_H
 
 #include "operations/matmul/shared/product_codes.h"
+#ifdef TILE_AMX
+#include "operations/matmul/shared/product_tiles.h"
+#endif
 
 typedef struct group_rows {
     float *words;         /* of tiles of `tile` rows, of `depth` words each */
@@ -19,19 +22,29 @@ typedef struct group_rows {
     bool some_unfit;
 } group_rows;
 
-/* Words, and blocks, of a row. */
+/* Words of `count` codes, and words and blocks of a row. */
+static int64_t group_steps(const packed_form *f, int64_t count) {
+    return pack_room(ejki_cdiv(count, (int64_t)f->unit) * (f->unit / CODES_STEP));
+}
 static int64_t group_words(const packed_form *f) {
-    const int64_t each = f->unit / CODES_STEP, rest = f->columns % f->size;
-    const int64_t block = PACKED_BLOCK / f->unit;
-    const int64_t whole =
-        f->size / PACKED_BLOCK * block + ejki_cdiv(f->size % PACKED_BLOCK, (int64_t)f->unit);
-    const int64_t last =
-        rest / PACKED_BLOCK * block + ejki_cdiv(rest % PACKED_BLOCK, (int64_t)f->unit);
-    return (f->columns / f->size * whole + last) * each;
+    const int64_t block = group_steps(f, PACKED_BLOCK), rest = f->columns % f->size;
+    const int64_t whole = f->size / PACKED_BLOCK * block + group_steps(f, f->size % PACKED_BLOCK);
+    const int64_t last = rest / PACKED_BLOCK * block + group_steps(f, rest % PACKED_BLOCK);
+    return f->columns / f->size * whole + last;
 }
 static int64_t group_blocks(const packed_form *f) {
     return f->columns / f->size * ejki_cdiv(f->size, PACKED_BLOCK) +
            ejki_cdiv(f->columns % f->size, PACKED_BLOCK);
+}
+
+/* Whether tiles of that many rows are those of AMX. */
+static inline bool group_in_tiles(int64_t rows) {
+#ifdef TILE_AMX
+    return rows == TILE_ROWS;
+#else
+    (void)rows;
+    return false;
+#endif
 }
 
 /* Elements of a row as floats, 0 behind the last one; false if one is not fit. */
@@ -90,11 +103,12 @@ INLINE void rows_words(const int unit, int64_t lines, const float *x, int64_t ap
 INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool rounds, int middle,
                       const void *from, int64_t i, group_rows *r) {
     float x[PACKED_BLOCK + VL];
-    float *to = r->words + i / r->tile * r->tile * r->depth + i % r->tile;
+    float *tile = r->words + i / r->tile * r->tile * r->depth;
+    int64_t at = 0; /* words before the block */
     packed_block b = {0};
     bool fit = true;
     (void)middle;
-    for (int64_t n = 0; packed_next(f, &b); n++, to += b.words * (f->unit / CODES_STEP) * r->tile) {
+    for (int64_t n = 0; packed_next(f, &b); n++) {
         vf sum = v_zero();
         float lane[VL], all = 0, scale = 1;
         fit &= rows_load(dtype, element_at(dtype, from, b.first), b.count, x);
@@ -108,10 +122,18 @@ INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool ro
         r->begins[n * r->capacity + i] = -middle * (int32_t)all;
 #endif
         r->scales[n * r->capacity + i] = scale;
+        const bool tiles = group_in_tiles(r->tile);
+        const int64_t apart = tiles ? 1 : r->tile;
+        float words[PACKED_BLOCK] = {0}, *to = tiles ? words : tile + i % r->tile + at * r->tile;
         if (f->unit == 8)
-            rows_words(8, b.words, x, r->tile, to);
+            rows_words(8, b.words, x, apart, to);
         else
-            rows_words(4, b.words, x, r->tile, to);
+            rows_words(4, b.words, x, apart, to);
+#ifdef TILE_AMX
+        for (int64_t w = 0; tiles && w < group_steps(f, b.count); w += TILE_STEP)
+            memcpy(tile + tiles_place(i % TILE_ROWS, at + w), words + w, TILE_STEP * 4);
+#endif
+        at += tiles ? group_steps(f, b.count) : b.words * (f->unit / CODES_STEP);
     }
     r->unfit[i] = !fit;
     r->some_unfit |= !fit;

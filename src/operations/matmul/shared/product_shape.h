@@ -8,9 +8,23 @@
 #define EJKI_PRODUCT_SHAPE_H
 
 #include "kernels/simd/vec.h"
+#if defined(EJKI_TIER_AMX) && defined(TILE_BYTE_DOT)
+#include "kernels/simd/vec_avx512_vnni.h"
+#endif
 
 #define TILE_STREAMS 0
-#if defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_VNNI) || defined(EJKI_TIER_AVX512_BF16)
+#ifdef EJKI_TIER_AMX
+/* Four tiles of sums (product_tiles.h). */
+#define TILE_AMX
+#ifndef TILE_BYTE_DOT
+#define TILE_BF16_DOT
+#endif
+#define TILE_ROWS          32
+#define TILE_VECTORS       2
+#define TILE_ROW_COUNTS(X) X(1)
+#endif
+#if defined(TILE_AMX)
+#elif defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_VNNI) || defined(EJKI_TIER_AVX512_BF16)
 /* 12 x 32 sums: 24 of 32 registers, two columns, one row value. */
 #define TILE_ROWS          12
 #define TILE_VECTORS       2
@@ -39,23 +53,46 @@
 
 #ifdef EJKI_TIER_AVX512_BF16
 #define TILE_BF16_DOT
+#endif
+#ifdef TILE_BF16_DOT
 #define TILE_UNIT 2
 #else
 #define TILE_UNIT 1
 #endif
 
 /*
- * On Zen 4, one core, 1024 x 1024 x 1024, shares of peak in float32 and bf16: depth 64, 128, 256 words 88, 90, 90 % and
+ * One core, 1024 x 1024 x 1024, shares of peak in float32 and bf16. Zen 4: depth 64, 128, 256 words 88, 90, 90 % and
  * 87, 87, 87 %; columns 256, 512, 1024 with cold matrices of eight groups 72, 72, 80 %: whole rows of b are read in
- * order. Rows 240, 480, 960: 89, 90, 74 %, as a and its sums leave the second-level cache.
+ * order. Rows 240, 480, 960: 89, 90, 74 %, as a and its sums leave the second-level cache. Zen 5: rows 96, 192, 480,
+ * 516: 69, 78, 85, 86 % and 65, 77, 81, 83 %, as b is packed 11, 6, 3 and 2 times; depth 128 words in bf16 81 %.
  */
-#ifdef TILE_BF16_DOT
-#define PRODUCT_DEPTH 128
-#else
-#define PRODUCT_DEPTH 256
-#endif
+#define PRODUCT_DEPTH   256
 #define PRODUCT_COLUMNS 1024
 /* Rows whose sums are kept while b is packed once; a multiple of every TILE_ROWS. */
-#define PRODUCT_ROWS 480
+#ifdef TILE_AMX
+#define PRODUCT_ROWS 512
+#else
+#define PRODUCT_ROWS 516
+#endif
+/*
+ * Up to this many rows b is not packed (product_stream.h), if its rows are contiguous; if its columns are, up to
+ * TILE_ROWS. Zen 5, groups of 32 and 64 rows of 8 cold matrices: float32 72 and 80 % of the peak instead of 47 and 60,
+ * bf16 64 and 67 instead of 41 and 54; 128 rows are as fast packed. Columns and 64 rows: bf16 46 % instead of 58.
+ */
+#if VL == 16
+#define STREAM_ROWS 96
+#else
+#define STREAM_ROWS TILE_ROWS
+#endif
+
+/* Words that `words` of the depth take in memory: tiles have them in steps of 16, those behind the last one being 0. */
+enum { TILE_STEP = 16 };
+static inline int64_t pack_room(int64_t words) {
+#ifdef TILE_AMX
+    return (words + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
+#else
+    return words;
+#endif
+}
 
 #endif
