@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences with at most FEW pairs of a row and a head of a key head: their keys are split, by the sequence's own
- * length alone. A unit is a split, a key head and a tile of ROWS pairs. Neighbouring CTAs have the key heads of the
+ * Sequences with at most FEW pairs of a row and a head of a KV head: their keys are split, by the sequence's own
+ * length alone. A unit is a split, a KV head and a tile of ROWS pairs. Neighbouring CTAs have the KV heads of the
  * same keys, so that a page of all heads is read by all of them at the same time, or two tiles of one head, so that
  * keys are read once from memory. The units of a CTA lie one after the other, sequence by sequence; each CTA has as
  * many of them, found from the lengths when it starts.
@@ -9,7 +9,7 @@
  *   FEW     PAGED_FEW
  *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_SPLITS, PAGED_LEAST_KEYS
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
- *   TILES_TOGETHER  1 = neighbouring CTAs have two tiles, not the key heads; 0
+ *   TILES_TOGETHER  1 = neighbouring CTAs have two tiles, not the KV heads; 0
  */
 #ifndef EJKI_PAGED_CUDA_FEW_CUH
 #define EJKI_PAGED_CUDA_FEW_CUH

@@ -31,7 +31,7 @@ typedef struct paged_arguments {
      * weights [rows, heads, splits, 2]; rows are tokens or, above 0, `rows_most` of each sequence. */
     float *ends;
     paged_size rows_most;
-    paged_size joiners; /* CTAs of join.cu for a sequence and a key head */
+    paged_size joiners; /* CTAs of join.cu for a sequence and a KV head */
     paged_size few;     /* pairs of sequences that attend.cu leaves to others */
 } paged_arguments;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sequences of more than PAGED_FEW pairs of a row and a head over pages, by mma.sync from sm_80 up. A CTA has a tile of
- * ROWS pairs of a key head, a warp 16 * ROW_TILES of them; keys come in blocks of KEYS through a ring of STAGES, row by
+ * ROWS pairs of a KV head, a warp 16 * ROW_TILES of them; keys come in blocks of KEYS through a ring of STAGES, row by
  * row from where the table says. Constants as in decode.cu, and ROW_TILES, KEYS, STAGES, WARPS.
  */
 #include "kernels/cuda/mma.cuh"

@@ -158,7 +158,7 @@ static ejk_status run(const ejk_run *run) {
     return rec_begin_sums(run, SPREAD, TOTAL, &sums);
 }
 
-EJKI_DECLARE(recurrent_attention_vjp_chunk_cuda, .version = 1, .priority = 1,
+EJKI_DECLARE(recurrent_attention_vjp_chunk_cuda, .version = 1, .priority = 1, .experimental = true,
              .applicable = applicable, .prepare = prepare, .run = run,
              .needs = "sums or delta rules without decays of values or segments, Dk 64 or 128, "
                       "Dv a multiple of 16; with decays of keys no gradients in float32")
