@@ -312,10 +312,7 @@ static void work(void *argument, int64_t index) {
 #endif
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 /* ---- Launch ----------------------------------------------------------------------------------------- */
 

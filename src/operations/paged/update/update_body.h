@@ -114,10 +114,7 @@ static bool applicable(const void *problem) {
     return p->key.dtype != EJK_DTYPE_F64 && p->value.dtype != EJK_DTYPE_F64;
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .applicable = applicable,
              .needs = "caches of 8, 16 or 32 bits", .prepare = prepare, .run = run)

@@ -213,10 +213,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     return EJK_OK;
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .priority = 10,
              .needs = "sums or delta rules, without decays of value "

@@ -284,9 +284,6 @@ static void work(void *argument, int64_t index) {
         for (rec_size h = 0; h < p->heads; h++) clear_out(p, 0, t, h, 0, p->value_size);
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
