@@ -176,6 +176,13 @@ static bool generate_vjp(struct call *c) {
     return true;
 }
 
+static void finish_vjp(struct call *c) {
+    const ejk_grouped_matmul_vjp_args *args = c->args;
+    if (c->dtype == EJK_DTYPE_F64) return;
+    hide(c->own, &args->rhs);
+    hide(c->own, &args->rhs_scale);
+}
+
 static bool generate_tgmm(struct call *c) {
     ejk_tgmm_args *args = c->args;
     struct grouped *p = make(c);
@@ -283,13 +290,13 @@ static void exact(struct call *c) {
     products(c, EXACT);
 }
 
-/* Sums over the rows of a matrix. */
+/* Sums over the rows of a matrix; results are 0 where there are none, whatever their factors. */
 static void over_rows(struct call *c, int order, double *d_rhs, double *d_scale, double *d_bias) {
     const struct grouped *p = c->own;
     const double one = 1;
     for (int64_t g = 0; g < p->held; g++) {
         const int64_t first = p->end[g + p->offset], rows = p->end[g + p->offset + 1] - first;
-        for (int64_t j = 0; j < p->n; j++) {
+        for (int64_t j = 0; rows > 0 && j < p->n; j++) {
             const double *d = p->d_out + first * p->n + j;
             for (int64_t k = 0; (d_rhs || d_scale) && k < p->k; k++) {
                 const long double sum =
@@ -394,6 +401,7 @@ GROUPED_CASE(grouped_matmulv3, 10);
 const struct operation grouped_matmul_vjp_case = {.op = "grouped_matmul_vjp",
                                                   .cases = 80,
                                                   .generate = generate_vjp,
+                                                  .finish = finish_vjp,
                                                   .exact = exact_vjp,
                                                   .naive = gradients};
 

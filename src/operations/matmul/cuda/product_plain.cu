@@ -136,7 +136,7 @@ DEVICE void fold_tile(const mm_product &p, const place &at, const tile_sums &sum
         for (int x = 0; x < 4 * QUADS_X; x++) {
             const int line = own_line(y, threadIdx.x / 16), c = own_line(x, threadIdx.x % 16);
             const mm_size i = at.row + line, j = at.column + c;
-            to[line][c] = i < at.s.rows && j < p.columns
+            to[line][c] = i < at.s.rows && j < p.columns && !mm_is_empty(&p, &at.s)
                               ? element_of_sums(p, at.s, i, j, sums[y][x], 0) *
                                     load(f, at.s.held * f.group + i * f.row + j * f.column)
                               : 0;

@@ -195,7 +195,7 @@ DEVICE float with_bias(const mm_product &p, const mm_segment &s, float sum, mm_s
 /* Element (i, j) of a segment before `add`, from the sums of its gate and its value. */
 DEVICE float element_of_sums(const mm_product &p, const mm_segment &s, mm_size i, mm_size j, float gate,
                              float value) {
-    if (s.idle) return 0;
+    if (s.idle || mm_is_empty(&p, &s)) return 0;
     gate = with_bias(p, s, gate, gate_column(p, j));
     if (p.gated) value = with_bias(p, s, value, value_column(p, j));
     gate = activate(p.activation, (float)p.limit, gate, value);

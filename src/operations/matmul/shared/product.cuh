@@ -175,6 +175,11 @@ MM void mm_take(const mm_product *p, mm_size group, mm_segment *s) {
     }
 }
 
+/* True of a sum over no rows, which is 0: nobody reads its factors. */
+MM int mm_is_empty(const mm_product *p, const mm_segment *s) {
+    return p->split == MM_DEPTH && s->depth == 0;
+}
+
 /* Where element `step` of the depth of a and of b lies. */
 MM mm_size mm_step(const mm_product *p, const mm_view *v, mm_size step, mm_size stride) {
     return p->run ? step / p->run * v->group + step % p->run * stride : step * stride;

@@ -186,7 +186,7 @@ static void finish_row(const product_block *k, mm_size i) {
     for (mm_size j = 0; j < k->columns; j += VL) {
         const mm_size n = ejki_min(k->columns - j, VL), column = k->column + j;
         vf v = s->idle ? v_zero() : result_of(k, k->sums + i * TILE_COLUMNS, j, n);
-        if (p->split == MM_DEPTH) v = with_factors(k, v, row, column, n);
+        if (p->split == MM_DEPTH && !mm_is_empty(p, s)) v = with_factors(k, v, row, column, n);
         if (sums) {
             v = v_fma(v, v_set1(weight), v_load_first(sums + j, n));
             v_store_first(sums + j, v, n);

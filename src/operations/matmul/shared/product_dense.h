@@ -7,7 +7,7 @@
 #include "operations/matmul/shared/product_finish.h"
 #include "operations/matmul/shared/product_pack.h"
 #ifdef TILE_AMX
-#include "operations/matmul/shared/product_tiles.h"
+#include "operations/matmul/shared/amx/product_tiles.h"
 #else
 #include "operations/matmul/shared/product_stream.h"
 #endif

@@ -92,7 +92,7 @@ static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_siz
 
 static double element(const mm_product *p, const mm_segment *s, mm_size i, mm_size j) {
     double factor = 1;
-    if (s->idle) return 0;
+    if (s->idle || mm_is_empty(p, s)) return 0;
     if (p->scale.present && p->split == MM_DEPTH)
         factor = load(&p->scale, mm_scale_at(p, s->held, i, j));
     if (!p->gated) return factor * activate(p, sum_of(p, s, i, j), 0);
@@ -144,7 +144,8 @@ static void folded(const mm_product *p, const mm_segment *s) {
     for (mm_size q = 0; q < p->out_rows; q++)
         for (mm_size j = 0; j < p->columns; j++) {
             double sum = 0;
-            for (mm_size i = q * p->block; i < mm_least(p->rows, (q + 1) * p->block); i++)
+            const mm_size end = mm_is_empty(p, s) ? 0 : mm_least(p->rows, (q + 1) * p->block);
+            for (mm_size i = q * p->block; i < end; i++)
                 sum +=
                     element(p, s, i, j) *
                     load(&p->fold, s->held * p->fold.group + i * p->fold.row + j * p->fold.column);

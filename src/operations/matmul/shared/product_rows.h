@@ -10,7 +10,7 @@
 
 #include "operations/matmul/shared/product_codes.h"
 #ifdef TILE_AMX
-#include "operations/matmul/shared/product_tiles.h"
+#include "operations/matmul/shared/amx/product_tiles.h"
 #endif
 
 typedef struct group_rows {

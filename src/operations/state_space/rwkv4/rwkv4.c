@@ -90,7 +90,7 @@ static ejk_status check_state(const wkv_problem *p, const char *name) {
     const ejk_dtype wanted = p->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
     if (!p->has_after || (ejk_dtype)p->after.dtype == wanted) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s is %s, expected %s", name,
-                     ejk_dtype_name(p->after.dtype), ejk_dtype_name(wanted));
+                     ejk_dtype_name((ejk_dtype)p->after.dtype), ejk_dtype_name(wanted));
 }
 
 static ejk_status resolve(const ejk_tensor *k, const ejki_states *states, bool reverse,
@@ -165,7 +165,7 @@ static void cost(const void *problem, const void *args, ejk_cost *out) {
     const double states =
         (double)p->sequences.count * (double)p->channels * STATE_NUMBERS * sizeof(float);
     out->flops = count * (p->gradient ? 38 : 13);
-    out->bytes = (double)ejk_dtype_size(p->dtype) * count * (p->gradient ? 5 : 3) +
+    out->bytes = (double)ejk_dtype_size((ejk_dtype)p->dtype) * count * (p->gradient ? 5 : 3) +
                  states * (p->has_before + p->has_after);
 }
 
