@@ -6,6 +6,9 @@
 
 #include <math.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
 
 static ejk_context *context;
 
@@ -154,6 +157,42 @@ static double lost(ejk_quantize_args args, int count) {
 }
 
 /* Elsewhere weights of 1e-4 became 0, as scales were E4M3 without a scale for all. */
+#ifdef __SSE2__
+/* Programs that set the processor to take subnormal floats for 0, as JAX does, lose no codes that are subnormal. */
+static void subnormal_codes_stay_where_floats_do_not(void **state) {
+    (void)state;
+    enum { ROWS = 8, DEPTH = 32, FLUSHED = 0x8040 };
+    static const char *const tiers[] = {"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
+    static float identity[DEPTH * DEPTH], found[DEPTH * ROWS];
+    for (int i = 0; i < CODES; i++)
+        w[i] = (uint8_t)((i & 127) == 127 ? 0 : i); /* NaN takes its row along */
+    for (int i = 0; i < DEPTH; i++) identity[i * DEPTH + i] = 1;
+    memset(scale8, 127 - 3, ROWS);
+    for (size_t n = 0; n < sizeof tiers / sizeof *tiers; n++) {
+        const ejk_context_options options = {.threads = 1, .isa = tiers[n]};
+        ejk_context *own;
+        if (ejk_context_create(&options, &own) != EJK_OK) continue;
+        for (int rows = 1; rows <= DEPTH; rows += DEPTH - 1) {
+            const ejk_quantized_matmul_args args = {
+                .mode = "mxfp8",
+                .transpose = true,
+                .x = ejk_tensor_2d(identity, EJK_DTYPE_F32, rows, DEPTH),
+                .w = ejk_tensor_2d(w, EJK_DTYPE_U8, ROWS, DEPTH),
+                .scales = ejk_tensor_2d(scale8, EJK_DTYPE_F8E8M0, ROWS, 1),
+                .out = ejk_tensor_2d(found, EJK_DTYPE_F32, rows, ROWS)};
+            const unsigned before = _mm_getcsr();
+            _mm_setcsr(before | FLUSHED);
+            const ejk_status status = ejk_quantized_matmul(own, &args);
+            _mm_setcsr(before);
+            EXPECT_OK(status);
+            for (int i = 0; i < rows * ROWS; i++)
+                assert_true(found[i] == small_float(w[i % ROWS * DEPTH + i / ROWS], 4, 3, 7) / 8);
+        }
+        ejk_context_destroy(own);
+    }
+}
+#endif
+
 static void small_weights_stay(void **state) {
     (void)state;
     static float factor;
@@ -220,6 +259,9 @@ int main(void) {
         cmocka_unit_test(every_code_has_its_value),
         cmocka_unit_test(every_code_of_every_width_has_its_value),
         cmocka_unit_test(every_code_of_a_table_has_its_value),
+#ifdef __SSE2__
+        cmocka_unit_test(subnormal_codes_stay_where_floats_do_not),
+#endif
         cmocka_unit_test(small_weights_stay),
         cmocka_unit_test(large_means_stay),
         cmocka_unit_test(bad_calls_say_why),
