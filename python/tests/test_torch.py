@@ -114,17 +114,28 @@ def test_gradients_are_those_of_numpy(name):
                 close(array(t.grad), expected[each], f"{wish.call.text}: {each}")
 
 
+def is_of_8_bits(wish):
+    return any(a.dtype.name.startswith("float8") for a in wish.arrays.values())
+
+
+def is_comparable(wish, with_gradients):
+    """opcheck multiplies what it compares, and takes no NaN for equal."""
+    if is_of_8_bits(wish):
+        return False
+    results = wish.pullback()[1] if with_gradients else wish.expected()
+    return not any(np.isnan(np.asarray(r, np.float64)).any() for r in results.values() if r is not None)
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_operator_is_what_pytorch_expects(name):
     """opcheck: schema, fake kernel, registration of gradients, tracing; with and without gradients."""
     calls = [(wish, False) for wish in wishes(name, 6, seed=2, finite=True)]
     if name in DIFFERENTIABLE:
-        calls += [(wish, True) for wish, _, _ in derivable(name, 3, seed=2)]
+        calls += [(wish, True) for wish, _, _ in derivable(name, 6, seed=2)]
     checked = set()
     for wish, with_gradients in calls:
-        wish.arrays = {n: calm(a) for n, a in wish.arrays.items()}  # opcheck takes no NaN for equal
-        of_8_bits = any(a.dtype.name.startswith("float8") for a in wish.arrays.values())  # which it would multiply
-        if of_8_bits or with_gradients in checked:
+        wish.arrays = {n: calm(a) for n, a in wish.arrays.items()}
+        if with_gradients in checked or not is_comparable(wish, with_gradients):
             continue
         checked.add(with_gradients)
         operator, arguments = operator_call(wish)
@@ -132,7 +143,7 @@ def test_the_operator_is_what_pytorch_expects(name):
             if with_gradients and t is not None:
                 t.requires_grad_(is_float(t))
         torch.library.opcheck(operator, arguments)
-    assert checked == {False, name in DIFFERENTIABLE}
+    assert checked == {False, name in DIFFERENTIABLE} or all(is_of_8_bits(wish) for wish, _ in calls)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
