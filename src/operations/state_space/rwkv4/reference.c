@@ -19,16 +19,18 @@ typedef struct line {
 } line;
 
 static double load(const line *l, const wkv_rows *r, seq_size t) {
-    return ejki_load_f64(l->p->dtype, r->data, wkv_at(l->p, r, l->range, t) + l->c);
+    return ejki_load_f64((ejk_dtype)l->p->dtype, r->data, wkv_at(l->p, r, l->range, t) + l->c);
 }
 static void store(const line *l, const wkv_rows *r, seq_size t, double value) {
-    if (r->data) ejki_store_f64(l->p->dtype, r->data, wkv_at(l->p, r, l->range, t) + l->c, value);
+    if (r->data)
+        ejki_store_f64((ejk_dtype)l->p->dtype, r->data, wkv_at(l->p, r, l->range, t) + l->c, value);
 }
 static double load_list(const wkv_states *s, seq_size entry, int number, seq_size c) {
-    return ejki_load_f64(s->dtype, s->data, wkv_state_at(s, entry, number) + c);
+    return ejki_load_f64((ejk_dtype)s->dtype, s->data, wkv_state_at(s, entry, number) + c);
 }
 static void store_list(const wkv_states *s, seq_size entry, int number, seq_size c, double value) {
-    if (s->data) ejki_store_f64(s->dtype, s->data, wkv_state_at(s, entry, number) + c, value);
+    if (s->data)
+        ejki_store_f64((ejk_dtype)s->dtype, s->data, wkv_state_at(s, entry, number) + c, value);
 }
 
 /* Weights of what was before and of the token itself, one of them 1. */
@@ -142,7 +144,7 @@ static void clear(const wkv_problem *p, const wkv_rows *rows) {
     for (seq_size t = s->packed ? seq_end(s, s->count) : s->tokens; rows->data && t < s->tokens;
          t++)
         for (seq_size c = 0; c < p->channels; c++)
-            ejki_store_f64(p->dtype, rows->data, t * rows->step + c, 0);
+            ejki_store_f64((ejk_dtype)p->dtype, rows->data, t * rows->step + c, 0);
 }
 
 static ejk_status run(const ejk_run *run) {

@@ -28,13 +28,15 @@ static inline int64_t slabs_of(const wkv_problem *p, int64_t stride) {
 static inline vf list_at(const slab *s, const wkv_states *list, int64_t entry, int number,
                          int64_t c) {
     const int64_t at = wkv_state_at(list, entry, number) + s->first + c;
-    return v_widen_some(list->dtype, element_at(list->dtype, list->data, at), s->channels - c);
+    const ejk_dtype dtype = (ejk_dtype)list->dtype;
+    return v_widen_some(dtype, element_at(dtype, list->data, at), s->channels - c);
 }
 static inline void put_list(const slab *s, const wkv_states *list, int64_t entry, int number,
                             int64_t c, vf value) {
     if (!list->data) return;
     const int64_t at = wkv_state_at(list, entry, number) + s->first + c;
-    v_narrow_some(list->dtype, element_at(list->dtype, list->data, at), value, s->channels - c);
+    const ejk_dtype dtype = (ejk_dtype)list->dtype;
+    v_narrow_some(dtype, element_at(dtype, list->data, at), value, s->channels - c);
 }
 
 static inline void slab_open(slab *s, const wkv_problem *p, int64_t index, int64_t stride,
@@ -112,9 +114,10 @@ INLINE void advance(float *to, int64_t stride, vf values, vf sums, vf shift, vf 
 /* Tokens of no sequence, of a slab's channels. */
 static inline void clear(const slab *s, const wkv_rows *rows) {
     const sequences *q = &s->p->sequences;
-    const size_t bytes = (size_t)(s->channels * element_size(s->p->dtype));
+    const ejk_dtype dtype = (ejk_dtype)s->p->dtype;
+    const size_t bytes = (size_t)(s->channels * element_size(dtype));
     for (int64_t t = q->packed ? seq_end(q, q->count) : q->tokens; rows->data && t < q->tokens; t++)
-        memset(element_at(s->p->dtype, rows->data, t * rows->step + s->first), 0, bytes);
+        memset(element_at(dtype, rows->data, t * rows->step + s->first), 0, bytes);
 }
 
 /* Everything that these kernels read and write is of a type that they have. */

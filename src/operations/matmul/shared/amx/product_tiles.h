@@ -7,13 +7,13 @@
  * TILE_COLUMNS columns as everywhere, a row of words after the other. Both are filled with 0 to whole steps.
  *
  * With pairs a step adds to a sum first the products of first elements of pairs, then those of second ones, each a
- * chain of multiply-adds from 0, and both as one number. What is not made of tiles does
- * the same in floats, so that a row's bits do not depend on others: few rows of codes, and numbers so tiny that tiles
- * would take their products for 0.
+ * chain of multiply-adds from 0, and both as one number. What is not made of tiles does the same in floats, so that a
+ * row's bits do not depend on others: few rows of codes, and numbers so tiny that tiles take their products for 0.
  */
 #ifndef EJKI_PRODUCT_TILES_H
 #define EJKI_PRODUCT_TILES_H
 
+#include "base/base.h"
 #include "operations/matmul/shared/product_pack.h"
 
 enum { TILE_HALF = 16 * TILE_STEP };
