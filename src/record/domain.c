@@ -22,7 +22,7 @@ static ejk_status copy_bound(const ejk_field *field, const ejki_length *bound,
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "%s: bound %.*s has %d bytes, expected at most %d", field->name,
                          (int)bound->size, bound->text, (int)bound->size, EJK_BOUND_SIZE - 1);
-    memcpy(out, bound->text, (size_t)bound->size);
+    if (bound->size > 0) memcpy(out, bound->text, (size_t)bound->size);
     out[bound->size] = '\0';
     return EJK_OK;
 }

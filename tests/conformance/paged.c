@@ -474,8 +474,8 @@ static double stored(const struct call *c, int order, ejk_dtype type, double val
 /* New rows where they go; `which` is 1 for values, 2 for second parts. */
 static void write_rows(struct call *c, const struct paged *p, int which, const ejk_tensor *rows,
                        const ejk_tensor *scales, ejk_opt_float constant, int order, double *cache) {
-    const int64_t width = rows->shape[rows->rank - 1];
     if (!ejk_tensor_present(rows)) return;
+    const int64_t width = rows->shape[rows->rank - 1];
     FOR(n, p->counted) FOR(r, p->begin[n + 1] - p->begin[n]) FOR(h, p->kv_heads) FOR(d, width) {
         const int64_t t = p->keys[n] - (p->begin[n + 1] - p->begin[n]) + r;
         const int64_t token = p->begin[n] + r, page = p->table[n][t / p->page], row = t % p->page;

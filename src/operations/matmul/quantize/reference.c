@@ -146,6 +146,7 @@ static void quantize_row(const quantize_problem *p, mm_size matrix, mm_size row,
     const mm_quant *q = &p->quant;
     uint8_t *codes = (uint8_t *)(uintptr_t)ejki_quant_row(q, matrix, row);
     float factor = 1;
+    if (bytes == 0) return;
     if (q->has_factor) memcpy(&factor, q->factor, sizeof factor);
     memset(codes, 0, (size_t)bytes);
     for (mm_size first = 0; first < p->columns; first += q->size) {

@@ -231,7 +231,8 @@ static few_fn few_of(int64_t rows, int kind) {
     if (kind == CODES_E4M3) return e4m3[rows - 1];
 #endif
 #undef FEW_NAME
-    return (kind == CODES_EIGHT ? eight : whole)[rows - 1];
+    if (kind == CODES_EIGHT) return eight[rows - 1];
+    return whole[rows - 1];
 }
 
 /* ---- Many rows --------------------------------------------------------------------------------------- */
