@@ -70,7 +70,7 @@ def wishes(name, count, seed=0, finite=False):
 def derivable(name, count, seed=0):
     """(wish, cotangents, gradients) of calls of finite numbers with gradients through each of their results."""
     through, found = catalogue().gradient(name).cotangents, []
-    for wish in wishes(name, 6 * count, seed, finite=True):
+    for wish in wishes(name, 20 * count, seed, finite=True):
         if len(found) == count:
             break
         if wish.updates or not set(wish.outputs) <= set(through):
