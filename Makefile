@@ -4,7 +4,8 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-python check-gpu-python docs-python wheel wheel-aarch64 check-pip check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
+.PHONY: all demo check check-python check-gpu-python docs-python wheel wheel-aarch64 check-pip check-gpu check-long
+.PHONY: check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
 	@tools/setup.sh build

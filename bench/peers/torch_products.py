@@ -5,12 +5,10 @@
 Takes plain calls of matmul, and of grouped_matmul as a loop over the groups, on the CPU. PyTorch computes them, or with
 PEER=numpy NumPy, which means OpenBLAS as a rule. The protocol is in docs/howto/benchmarking.md.
 """
-import json
 import os
-import sys
-import time
 
 import numpy
+from protocol import serve
 
 KNOWN = {"lhs", "rhs", "out", "group_sizes", "transpose_rhs"}
 
@@ -97,30 +95,17 @@ def prepare(library, request):
     return loop, out
 
 
-def answer(value):
-    print(json.dumps(value), flush=True)
-
-
 def main():
     library = ByNumpy() if os.environ.get("PEER") == "numpy" else ByTorch()
-    answer({"peer": library.name, "files": True})
-    work = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "run" in request:
-            start = time.perf_counter()
-            for _ in range(request["run"]):
-                work()
-            answer({"seconds": (time.perf_counter() - start) / request["run"]})
-            continue
-        try:
-            work, out = prepare(library, request)
+
+    def ready(request):
+        work, out = prepare(library, request)
+        if request["dtype"] == "float32":
             work()
-            if request["dtype"] == "float32":
-                numpy.save(request["result"], library.array(out))
-            answer({"ready": True})
-        except (ValueError, RuntimeError) as error:
-            answer({"skip": str(error).splitlines()[0]})
+            numpy.save(request["result"], library.array(out))
+        return work
+
+    serve({"peer": library.name, "files": True}, ready)
 
 
 if __name__ == "__main__":

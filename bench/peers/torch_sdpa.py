@@ -5,11 +5,8 @@
 Takes dense calls of flash_attention and flash_attention_vjp that are causal or not, on the CPU or a GPU (there by
 cuDNN), with inputs of its own: normal numbers in [B, H, T, D]. The protocol is in docs/howto/benchmarking.md.
 """
-import json
-import sys
-import time
-
 import torch
+from protocol import serve, time_on_cpu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FLUSHED = 256 << 20
@@ -46,58 +43,40 @@ def prepare(request):
     return lambda: torch.autograd.grad(out, (query, key, value), cotangent, retain_graph=True)
 
 
-class OnCpu:
-    def __init__(self, threads):
-        torch.set_num_threads(threads)
-
-    def time(self, work, runs, alone):
-        start = time.perf_counter()
-        for _ in range(runs):
-            work()
-        return (time.perf_counter() - start) / runs
-
-
 class OnGpu:
     """By events, as `ejk bench` does it: alone behind memory that is set, or in a row."""
 
     def __init__(self):
         self.flushed = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
 
-    def time(self, work, runs, alone):
+    def time(self, work, request):
         first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if alone:
+        if request["alone"]:
             self.flushed.zero_()
         first.record()
-        for _ in range(runs):
+        for _ in range(request["run"]):
             work()
         second.record()
         second.synchronize()
-        return first.elapsed_time(second) * 1e-3 / runs
-
-
-def answer(value):
-    print(json.dumps(value), flush=True)
+        return first.elapsed_time(second) * 1e-3 / request["run"]
 
 
 def main():
     on_gpu = torch.cuda.is_available()
     name = torch.backends.cudnn.version() if on_gpu else ""
-    answer({"peer": f"PyTorch {torch.__version__}" + (f" with cuDNN {name}" if on_gpu else "")})
+    greeting = {"peer": f"PyTorch {torch.__version__}" + (f" with cuDNN {name}" if on_gpu else "")}
     backends = [SDPBackend.CUDNN_ATTENTION] if on_gpu else [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-    work = clock = None
+    clock = time_on_cpu
+
+    def ready(request):
+        nonlocal clock
+        if request["device"] == "cpu":
+            torch.set_num_threads(request["threads"])
+        clock = time_on_cpu if request["device"] == "cpu" else OnGpu().time
+        return prepare(request)
+
     with sdpa_kernel(backends):
-        for line in sys.stdin:
-            request = json.loads(line)
-            if "run" in request:
-                answer({"seconds": clock.time(work, request["run"], request["alone"])})
-                continue
-            try:
-                clock = OnCpu(request["threads"]) if request["device"] == "cpu" else OnGpu()
-                work = prepare(request)
-                work()
-                answer({"ready": True})
-            except (ValueError, RuntimeError) as error:
-                answer({"skip": str(error).splitlines()[0]})
+        serve(greeting, ready, lambda work, request: clock(work, request))
 
 
 if __name__ == "__main__":

