@@ -3,8 +3,8 @@
 #include "kernels/declare.h"
 #include "operations/paged/cuda/addresses.h"
 #include "operations/paged/cuda/attend.h"
+#include "operations/paged/cuda/flash_mla.h"
 #include "operations/paged/cuda/project.cuh"
-#include "operations/paged/flash_mla/problem.h"
 
 enum { PROJECT = EJKI_PAGED_CUDA_SLOTS };
 enum { ROWS = 64, COLUMNS = 64, THREADS = 256 }; /* as project.cu has them */
@@ -49,14 +49,14 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
-static ejk_status project(const ejk_run *run, const mla_problem *m, const mla_weight *weight,
-                          int64_t dim, float *to) {
+ejk_status ejki_mla_cuda_project(const ejk_run *run, int32_t slot, const mla_problem *m,
+                                 const mla_weight *weight, int64_t dim, float *to, int64_t pitch) {
     const paged_problem *p = &m->core;
     project_arguments a = {.latents = m->key_value.data,
                            .weight = weight->data,
                            .to = to,
-                           .to_token = p->kv_heads * dim,
-                           .to_head = dim,
+                           .to_token = p->kv_heads * pitch,
+                           .to_head = pitch,
                            .batch = m->key_value.batch,
                            .token = m->key_value.token,
                            .batch_rows = p->batch_rows,
@@ -67,7 +67,7 @@ static ejk_status project(const ejk_run *run, const mla_problem *m, const mla_we
                            .heads = p->kv_heads,
                            .dim = dim,
                            .dtype = p->dtype};
-    const ejki_cuda_work work = {.slot = PROJECT, .threads = THREADS, .blocks = blocks_of(p, dim)};
+    const ejki_cuda_work work = {.slot = slot, .threads = THREADS, .blocks = blocks_of(p, dim)};
     return ejki_cuda_begin(run, &work, &a);
 }
 
@@ -83,8 +83,9 @@ static ejk_status run(const ejk_run *run) {
     float *const keys = (float *)(void *)memory, *const values =
                                                      (float *)(void *)(memory + value_at);
     const mla_problem own = placed(m, keys, values);
-    EJKI_TRY(project(run, m, &m->w_kc, m->core.dim, keys));
-    EJKI_TRY(project(run, m, &m->w_vc, m->core.value_dim, values));
+    EJKI_TRY(ejki_mla_cuda_project(run, PROJECT, m, &m->w_kc, m->core.dim, keys, m->core.dim));
+    EJKI_TRY(ejki_mla_cuda_project(run, PROJECT, m, &m->w_vc, m->core.value_dim, values,
+                                   m->core.value_dim));
     return ejki_paged_cuda_attend(run, &own.core, memory + rest_at);
 }
 

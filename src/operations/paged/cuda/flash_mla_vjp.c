@@ -6,9 +6,8 @@
 #include "kernels/declare.h"
 #include "operations/attention/cuda/sm80/backward.h"
 #include "operations/paged/cuda/addresses.h"
+#include "operations/paged/cuda/flash_mla.h"
 #include "operations/paged/cuda/mla_vjp.cuh"
-#include "operations/paged/cuda/project.cuh"
-#include "operations/paged/flash_mla/problem.h"
 
 /* What is prepared: the gradients' own from 0 on, then those of the call. */
 enum { FORWARD = 7, PROJECT = 8, ROWS, PRODUCTS };
@@ -212,30 +211,6 @@ static ejk_status copy_sinks(const ejk_run *run, paged_rows from, paged_rows to)
     return to.data ? ejki_cuda_begin(run, &work, &a) : EJK_OK;
 }
 
-static ejk_status project(const ejk_run *run, const mla_weight *weight, int64_t dim, float *to,
-                          int64_t pitch) {
-    const mla_problem *m = &((const mla_vjp_problem *)run->problem)->m;
-    const paged_problem *p = &m->core;
-    project_arguments a = {.latents = m->key_value.data,
-                           .weight = weight->data,
-                           .to = to,
-                           .to_token = p->kv_heads * pitch,
-                           .to_head = pitch,
-                           .batch = m->key_value.batch,
-                           .token = m->key_value.token,
-                           .batch_rows = p->batch_rows,
-                           .weight_latent = weight->latent,
-                           .weight_head = weight->head,
-                           .tokens = p->tokens,
-                           .latent = m->latent,
-                           .heads = p->kv_heads,
-                           .dim = dim,
-                           .dtype = p->dtype};
-    const ejki_cuda_work work = {
-        .slot = PROJECT, .threads = THREADS, .blocks = blocks_of(p->tokens, p->kv_heads * dim)};
-    return ejki_cuda_begin(run, &work, &a);
-}
-
 /* Inputs of flash attention. */
 static ejk_status spread(const ejk_run *run, const arrays *a) {
     const mla_vjp_problem *v = run->problem;
@@ -246,8 +221,9 @@ static ejk_status spread(const ejk_run *run, const arrays *a) {
     const bool packed = p->tables == PAGED_TOKENS;
     EJKI_TRY(copy_rows(run, &p->query, &query, p->heads, p->dim, 1));
     EJKI_TRY(copy_rows(run, &v->d_out, &d_out, p->heads, p->value_dim, 1));
-    EJKI_TRY(project(run, &v->m.w_kc, p->dim, a->key, depth_of(p)));
-    EJKI_TRY(project(run, &v->m.w_vc, p->value_dim, a->value, p->value_dim));
+    EJKI_TRY(ejki_mla_cuda_project(run, PROJECT, &v->m, &v->m.w_kc, p->dim, a->key, depth_of(p)));
+    EJKI_TRY(ejki_mla_cuda_project(run, PROJECT, &v->m, &v->m.w_vc, p->value_dim, a->value,
+                                   p->value_dim));
     if (p->tail_dim > 0) {
         const paged_rows to_query = later(query, p->dim), to_key = later(key, p->dim);
         const paged_rows tail = {.data = p->key_tail.data,
