@@ -6,6 +6,7 @@
 #include "kernels/tokens.cuh"
 
 #define POOL_SEGMENT 256 /* tokens that are summed up by themselves on a GPU */
+#define POOL_SPREAD  16  /* tokens of a run that threads of a GPU write one after the other */
 
 typedef struct pool_problem {
     ejki_size batch, rows; /* rows of each batch entry */

@@ -61,7 +61,8 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(ejki_cuda_check_addresses(all, 3));
     pool_arguments a = {*p, run->workspace, splits_of(p, &rows)};
     if (p->gradient)
-        return ejki_cuda_begin_rows(run, &rows, pool_items(p, p->chunks.tokens), all, 2, &a);
+        return ejki_cuda_begin_rows(
+            run, &rows, pool_items(p, ejki_cdiv(p->chunks.tokens, POOL_SPREAD)), all, 2, &a);
     EJKI_TRY(ejki_cuda_begin_tiles(run, &rows, pool_items(p, p->rows), a.splits, all, 2, &a));
     if (a.splits == 1) return EJK_OK;
     const int64_t count = pool_items(p, p->rows) * p->runs.width;

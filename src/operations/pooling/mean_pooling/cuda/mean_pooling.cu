@@ -31,14 +31,14 @@ DEVICE ejki_size segments_of(const ejki_range &range) {
 
 /* Columns c to c + COUNT - 1 of an item: sums divided, 0 of no tokens. */
 template <int COUNT>
-DEVICE void put(const pool_problem &p, const ejki_tokens &to, const ejki_item &at, ejki_size c,
-                const float (&sum)[COUNT], ejki_size tokens) {
+DEVICE void put(const pool_problem &p, const ejki_item &at, ejki_size c, const float (&sum)[COUNT],
+                ejki_size tokens) {
     run_of<ELEMENT, COUNT> result;
     for (int i = 0; i < COUNT; i++) result.at[i] = narrow(tokens ? sum[i] / tokens : 0);
-    *(run_of<ELEMENT, COUNT> *)((element *)to.data + ejki_run_start(&p.runs, &to, &at, at.step) + c) = result;
+    *(run_of<ELEMENT, COUNT> *)((element *)p.y.data + ejki_run_start(&p.runs, &p.y, &at, at.step) + c) = result;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) pool(const pool_arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 3) pool(const pool_arguments a) {
     const pool_problem &p = a.p;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
     const ejki_size tiles = (p.runs.width + LANES * VECTOR - 1) / (LANES * VECTOR);
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pool(const pool_arguments 
         }
     }
     if (a.splits == 1 && row == 0 && c < p.runs.width)
-        put(p, p.y, at, c, total, range.end - range.begin);
+        put(p, at, c, total, range.end - range.begin);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) combine(const pool_arguments a) {
@@ -75,26 +75,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const pool_argumen
         const ejki_item at = ejki_item_at(&p.runs, p.rows, n / p.runs.width);
         const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
         const float sum[] = {sum_in_order(a.partial + n, segments_of(range), count)};
-        put(p, p.y, at, n % p.runs.width, sum, range.end - range.begin);
+        put(p, at, n % p.runs.width, sum, range.end - range.begin);
     }
 }
 
+DEVICE run shared_out(const run &cotangent, ejki_size tokens) {
+    run result;
+    for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(widen(cotangent.at[i]) / tokens);
+    return result;
+}
+
+/* LANES threads take POOL_SPREAD tokens of a run, and divide once for all that have the same mean. */
 extern "C" __global__ void __launch_bounds__(THREADS) spread(const pool_arguments a) {
     const pool_problem &p = a.p;
-    const ejki_size count = pool_items(&p, p.chunks.tokens);
+    const ejki_size tokens = p.chunks.tokens, spans = (tokens + POOL_SPREAD - 1) / POOL_SPREAD;
+    const ejki_size count = pool_items(&p, spans);
     for (ejki_size n = (ejki_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < count;
          n += (ejki_size)gridDim.x * ROWS) {
-        const ejki_item at = ejki_item_at(&p.runs, p.chunks.tokens, n);
-        const ejki_range range = ejki_chunk_of_token(&p.chunks, at.step);
-        const bool has_row = range.row >= 0;
-        const element *y = (const element *)p.y.data +
-                           ejki_run_start(&p.runs, &p.y, &at, has_row ? range.row : 0);
-        for (ejki_size c = threadIdx.x % LANES * VECTOR; c < p.runs.width; c += LANES * VECTOR) {
-            run value = {};
-            float sum[VECTOR];
-            if (has_row) value = *(const run *)(y + c);
-            for (int i = 0; i < VECTOR; i++) sum[i] = widen(value.at[i]);
-            put(p, p.x, at, c, sum, has_row ? range.end - range.begin : 0);
-        }
+        const ejki_item at = ejki_item_at(&p.runs, spans, n);
+        const ejki_size first = at.step * POOL_SPREAD;
+        const ejki_size last = first + POOL_SPREAD < tokens ? first + POOL_SPREAD : tokens;
+        const element *y = (const element *)p.y.data + ejki_run_start(&p.runs, &p.y, &at, 0);
+        element *x = (element *)p.x.data + ejki_run_start(&p.runs, &p.x, &at, 0);
+        for (ejki_size c = threadIdx.x % LANES * VECTOR; c < p.runs.width; c += LANES * VECTOR)
+            for (ejki_size t = first; t < last;) {
+                const ejki_range range = ejki_chunk_of_token(&p.chunks, t);
+                const ejki_size end = range.end < last ? range.end : last;
+                run value = {};
+                if (range.row >= 0)
+                    value = shared_out(*(const run *)(y + range.row * p.y.step + c), range.end - range.begin);
+                do *(run *)(x + t * p.x.step + c) = value; while (++t < end);
+            }
     }
 }
