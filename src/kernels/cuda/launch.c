@@ -132,8 +132,8 @@ ejk_status ejki_cuda_begin_row_blocks(const ejk_run *run, int32_t slot, int64_t 
     return ejki_cuda_begin(run, &work, argument);
 }
 
-static bool can_be_wide(const ejki_cuda_rows *rows, const ejki_cuda_address *runs,
-                        size_t run_count) {
+bool ejki_cuda_is_wide(const ejki_cuda_rows *rows, const ejki_cuda_address *runs,
+                       size_t run_count) {
     bool wide = rows->vector > 1;
     for (size_t i = 0; i < run_count; i++)
         wide = wide && is_multiple(runs[i].data, runs[i].size * rows->vector);
@@ -147,7 +147,7 @@ int64_t ejki_cuda_rows_tiles(const ejki_cuda_rows *rows, bool wide) {
 
 ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
                                 const ejki_cuda_address *runs, size_t run_count, void *argument) {
-    const bool wide = can_be_wide(rows, runs, run_count);
+    const bool wide = ejki_cuda_is_wide(rows, runs, run_count);
     const int64_t lanes = lanes_of(rows, wide ? rows->vector : 1);
     return ejki_cuda_begin_row_blocks(run, wide ? EJKI_CUDA_WIDE : EJKI_CUDA_NARROW,
                                       ejki_cdiv(count, ROW_THREADS / lanes), argument);
@@ -156,7 +156,7 @@ ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, 
 ejk_status ejki_cuda_begin_tiles(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
                                  int64_t splits, const ejki_cuda_address *runs, size_t run_count,
                                  void *argument) {
-    const bool wide = can_be_wide(rows, runs, run_count);
+    const bool wide = ejki_cuda_is_wide(rows, runs, run_count);
     const ejki_cuda_work work = {.slot = wide ? EJKI_CUDA_WIDE : EJKI_CUDA_NARROW,
                                  .threads = ROW_THREADS,
                                  .blocks = count * ejki_cuda_rows_tiles(rows, wide),

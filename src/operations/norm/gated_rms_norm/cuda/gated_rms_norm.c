@@ -4,9 +4,9 @@
 #include "kernels/declare.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-enum { ROWS, SUMS, THREADS = 128, WARPS = THREADS / 32 };
-/* Rows whose gradients of the weight one warp adds up. */
-enum { BLOCK_ROWS = 16 };
+enum { SUMS = EJKI_CUDA_ROW_SLOTS, THREADS = 256, MOST_HELD = 4, COLUMNS = 32 };
+/* Rows whose gradients of the weight one team adds up: at least, and so that there are not more parts of the sum than. */
+enum { LEAST_ROWS = 16, MOST_PARTS = 32768 };
 
 static const char text[] = "operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu";
 
@@ -14,10 +14,30 @@ static const char text[] = "operations/norm/gated_rms_norm/cuda/gated_rms_norm.c
 typedef struct arguments {
     norm_problem p;
     float *sums;
+    int64_t each;
 } arguments;
 
-static int64_t blocks_of(const norm_problem *p) {
-    return ejki_cdiv(p->rows, BLOCK_ROWS);
+static int64_t each_of(const norm_problem *p) {
+    return ejki_max(ejki_cdiv(p->rows, MOST_PARTS), LEAST_ROWS);
+}
+
+/* Runs of 16 bytes that a group is long, and threads that share them: a power of two. */
+static int64_t runs_of(const norm_problem *p) {
+    return ejki_cdiv(p->group * (int64_t)ejk_dtype_size((ejk_dtype)p->dtype), 16);
+}
+static int64_t team_of(const norm_problem *p) {
+    int64_t count = 1;
+    while (count < THREADS && count < runs_of(p)) count *= 2;
+    return count;
+}
+
+static ejki_cuda_rows rows_of(const norm_problem *p) {
+    const norm_rows *all[] = {&p->x, &p->gate, &p->y, &p->d_x, &p->d_gate};
+    int64_t strides[3 * sizeof all / sizeof *all + 1] = {p->group};
+    size_t count = 1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int k = 0; k < 3; k++) strides[count++] = all[i]->data ? all[i]->stride[k] : 0;
+    return ejki_cuda_rows_of(p->group, (ejk_dtype)p->dtype, strides, count);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -25,18 +45,26 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     (void)parameters;
     (void)threads;
     const norm_problem *p = problem;
-    const ejki_cuda_constants constants = {{{"ELEMENT", p->dtype},
-                                            {"GATE", p->has_gate},
-                                            {"WEIGHT", p->has_weight},
-                                            {"NORM_FIRST", p->norm_first},
-                                            {"SILU", p->silu},
-                                            {"BLOCK_ROWS", BLOCK_ROWS}},
-                                           6};
+    const int64_t held = ejki_cdiv(runs_of(p), team_of(p));
+    ejki_cuda_constants constants = {{{"ELEMENT", p->dtype},
+                                      {"GATE", p->has_gate},
+                                      {"WEIGHT", p->has_weight},
+                                      {"NORM_FIRST", p->norm_first},
+                                      {"SILU", p->silu},
+                                      {"TEAM", team_of(p)},
+                                      {"HELD", held > MOST_HELD ? 0 : held}},
+                                     7};
     ejki_cuda_kernels kernels = {.count = 0};
-    ejki_cuda_want(&kernels, ROWS, text, p->gradient ? "gradients" : "forward", &constants);
+    const char *entry = p->gradient ? "gradients" : "forward";
+    ejki_cuda_constants wide = constants;
+    ejki_cuda_add(&constants, "WIDE", 0);
+    ejki_cuda_add(&wide, "WIDE", 1);
+    ejki_cuda_want(&kernels, EJKI_CUDA_NARROW, text, entry, &constants);
+    if (rows_of(p).vector > 1) ejki_cuda_want(&kernels, EJKI_CUDA_WIDE, text, entry, &wide);
     if (p->gradient) {
         ejki_cuda_want(&kernels, SUMS, text, "add_sums", &constants);
-        launch->workspace_bytes = (size_t)(blocks_of(p) * p->width) * sizeof(float);
+        launch->workspace_bytes =
+            (size_t)(ejki_cdiv(p->rows, each_of(p)) * p->width) * sizeof(float);
     }
     return ejki_cuda_ready_all(launch, &kernels);
 }
@@ -51,14 +79,18 @@ static ejk_status run(const ejk_run *run) {
         {p->d_weight, size, "d_weight"}};
     EJKI_TRY(ejki_cuda_check_addresses(all, sizeof all / sizeof *all));
     if (p->width == 0) return EJK_OK;
-    arguments a = {*p, run->workspace};
-    const int64_t items = (p->gradient ? blocks_of(p) : p->rows) * (p->width / p->group);
-    const ejki_cuda_work rows = {
-        .slot = ROWS, .threads = THREADS, .blocks = ejki_cdiv(items, WARPS)};
-    EJKI_TRY(ejki_cuda_begin(run, &rows, &a));
+    arguments a = {*p, run->workspace, each_of(p)};
+    const ejki_cuda_rows rows = rows_of(p);
+    const int64_t items =
+        (p->gradient ? ejki_cdiv(p->rows, a.each) : p->rows) * (p->width / p->group);
+    const ejki_cuda_work work = {.slot = ejki_cuda_is_wide(&rows, all, 6) ? EJKI_CUDA_WIDE
+                                                                          : EJKI_CUDA_NARROW,
+                                 .threads = THREADS,
+                                 .blocks = ejki_cdiv(items, THREADS / team_of(p))};
+    EJKI_TRY(ejki_cuda_begin(run, &work, &a));
     if (!p->gradient || !p->d_weight) return EJK_OK;
     const ejki_cuda_work sums = {
-        .slot = SUMS, .threads = THREADS, .blocks = ejki_cdiv(p->width, THREADS)};
+        .slot = SUMS, .threads = COLUMNS * 32, .blocks = ejki_cdiv(p->width, COLUMNS)};
     return ejki_cuda_begin(run, &sums, &a);
 }
 

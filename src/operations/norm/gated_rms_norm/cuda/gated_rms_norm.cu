@@ -1,38 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gated_rms_norm and its gradients: a warp takes a group of a row, or of BLOCK_ROWS rows where gradients of the weight
- * are summed, which meet in `sums` and are added up in order of blocks: bits are the same each time.
+ * gated_rms_norm and its gradients: TEAM threads take a group of a row, each of them runs of VECTOR elements that lie TEAM
+ * runs apart. Up to HELD runs stay in registers; with 0 they are read twice. In gradients a team takes `each` rows and adds
+ * up the weight's, which meet in `sums` and are added up in an order of their own. WIDE: all runs lie at multiples of
+ * their size; bits do not depend on it.
  */
 #include "kernels/cuda/element.cuh"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-#define THREADS 128
+#define THREADS 256
+#define VECTOR  (16 / (int)sizeof(element))
+#define TEAMS   (THREADS / TEAM)
+#define RUNS    (HELD ? HELD : 1)
+#define COLUMNS 32 /* of a block of add_sums */
+
+typedef run_of<ELEMENT, VECTOR> run;
 
 struct arguments {
     norm_problem p;
-    float *sums; /* [blocks][width] */
+    float *sums; /* [rows / each][width] */
+    i64 each;
 };
 
-DEVICE float load(const norm_problem &p, const norm_rows &rows, i64 row, i64 d) {
-    return widen(((const element *)rows.data)[norm_at(&p, &rows, row) + d]);
+/* Elements of a group from `at` on, of which `left` are there; 0 for the others. */
+DEVICE run get(const void *data, i64 at, i64 left) {
+    const element *from = (const element *)data + at;
+    run value = {};
+    if constexpr (WIDE) {
+        value = *(const run *)from;
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++)
+            if (i < left) value.at[i] = from[i];
+    }
+    return value;
 }
-DEVICE void store(const norm_problem &p, const norm_rows &rows, i64 row, i64 d, float value) {
-    ((element *)rows.data)[norm_at(&p, &rows, row) + d] = narrow(value);
+DEVICE void put(void *data, i64 at, i64 left, const run &value) {
+    element *to = (element *)data + at;
+    if constexpr (WIDE) {
+        *(run *)to = value;
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++)
+            if (i < left) to[i] = value.at[i];
+    }
 }
-DEVICE float weight(const norm_problem &p, i64 d) {
-    return WEIGHT ? widen(((const element *)p.weight)[d]) : 1;
+
+/* The team's group, where it begins in a row, and the thread's first element of it. */
+struct place {
+    i64 item, first;
+    int lane;
+    DEVICE_MEMBER i64 element_of_run(int j) const {
+        return ((i64)j * TEAM + lane) * VECTOR;
+    }
+};
+DEVICE place place_of(const norm_problem &p) {
+    const i64 groups = p.width / p.group, n = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
+    return {n / groups, n % groups * p.group, (int)threadIdx.x % TEAM};
+}
+DEVICE int runs_of(const norm_problem &p) {
+    return HELD ? HELD : (int)((p.group + TEAM * VECTOR - 1) / (TEAM * VECTOR));
+}
+
+struct pair {
+    float a, b;
+};
+
+/* Of all threads of a team, all of which call it. */
+DEVICE pair sum_of_team(pair sum) {
+    sum = {sum_of_lanes(sum.a, lesser(TEAM, 32)), sum_of_lanes(sum.b, lesser(TEAM, 32))};
+    if constexpr (TEAM > 32) {
+        __shared__ pair shared[(TEAM + 31) / 32];
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
+        __syncthreads();
+        sum = {};
+        for (int i = 0; i < TEAM / 32; i++) sum = {sum.a + shared[i].a, sum.b + shared[i].b};
+    }
+    return sum;
 }
 
 /* Gate, what is normed, and the slope of act. */
 struct parts {
     float x, a, u, slope;
 };
-
-DEVICE parts parts_of(const norm_problem &p, i64 row, i64 d) {
-    parts e = {load(p, p.x, row, d), 1, 0, 0};
+DEVICE parts parts_of(element x, element gate) {
+    parts e = {widen(x), 1, 0, 0};
     if (GATE) {
-        const float z = load(p, p.gate, row, d), power = power_of_2(-z * LOG2_E);
-        const float s = 1 / (1 + power);
+        const float z = widen(gate), power = power_of_2(-z * LOG2_E), s = 1 / (1 + power);
         e.a = SILU ? z / (1 + power) : s;
         e.slope = SILU ? s * (1 + z * (1 - s)) : s * (1 - s);
     }
@@ -44,65 +99,158 @@ DEVICE float scale_of(const norm_problem &p, float sum) {
     return 1 / sqrtf(sum / p.group + p.eps);
 }
 
-/* The group of this warp and what stands before it: rows, or blocks of rows. */
-struct place {
-    i64 item, first;
-    int lane;
-};
-DEVICE place place_of(const norm_problem &p) {
-    const i64 groups = p.width / p.group, n = ((i64)blockIdx.x * THREADS + threadIdx.x) / 32;
-    return {n / groups, n % groups * p.group, (int)threadIdx.x % 32};
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a) {
     const norm_problem &p = a.p;
     const place at = place_of(p);
-    if (at.item >= p.rows) return;
+    const bool is_row = at.item < p.rows;
+    const i64 row = is_row ? at.item : 0;
+    const i64 x_at = norm_at(&p, &p.x, row) + at.first, y_at = norm_at(&p, &p.y, row) + at.first;
+    const i64 gate_at = GATE ? norm_at(&p, &p.gate, row) + at.first : 0;
+    const int runs = runs_of(p);
+    float u[RUNS][VECTOR], gate[RUNS][VECTOR];
+    const auto read = [&](int j, i64 d) {
+        const run x = get(p.x.data, x_at + d, p.group - d);
+        const run z = GATE ? get(p.gate.data, gate_at + d, p.group - d) : run();
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            const parts e = parts_of(x.at[i], z.at[i]);
+            u[HELD ? j : 0][i] = e.u;
+            gate[HELD ? j : 0][i] = NORM_FIRST ? e.a : 1;
+        }
+    };
     float sum = 0;
-    for (i64 d = at.first + at.lane; d < at.first + p.group; d += 32) {
-        const parts e = parts_of(p, at.item, d);
-        sum = fmaf(e.u, e.u, sum);
+#pragma unroll
+    for (int j = 0; j < runs; j++) {
+        const i64 d = at.element_of_run(j);
+        if (!is_row || d >= p.group) continue;
+        read(j, d);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) sum = fmaf(u[HELD ? j : 0][i], u[HELD ? j : 0][i], sum);
     }
-    const float scale = scale_of(p, sum_of_lanes(sum, 32));
-    for (i64 d = at.first + at.lane; d < at.first + p.group; d += 32) {
-        const parts e = parts_of(p, at.item, d);
-        store(p, p.y, at.item, d, e.u * scale * weight(p, d) * (NORM_FIRST ? e.a : 1));
+    const float scale = scale_of(p, sum_of_team({sum, 0}).a);
+#pragma unroll
+    for (int j = 0; j < runs; j++) {
+        const i64 d = at.element_of_run(j);
+        if (!is_row || d >= p.group) continue;
+        if (!HELD) read(j, d);
+        run weight = {}, y;
+        if (WEIGHT) weight = get(p.weight, at.first + d, p.group - d);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            const float w = WEIGHT ? widen(weight.at[i]) : 1;
+            y.at[i] = narrow(u[HELD ? j : 0][i] * scale * w * gate[HELD ? j : 0][i]);
+        }
+        put(p.y.data, y_at + d, p.group - d, y);
     }
 }
+
+/* What gradients read of a row. */
+struct inputs {
+    run x, gate, dy;
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments a) {
     const norm_problem &p = a.p;
     const place at = place_of(p);
-    const i64 begin = at.item * BLOCK_ROWS, last = at.first + p.group;
-    if (begin >= p.rows) return;
-    float *sums = a.sums + at.item * p.width;
-    for (i64 d = at.first + at.lane; d < last; d += 32) sums[d] = 0;
-    for (i64 row = begin; row < begin + BLOCK_ROWS && row < p.rows; row++) {
-        float squares = 0, products = 0;
-        for (i64 d = at.first + at.lane; d < last; d += 32) {
-            const parts e = parts_of(p, row, d);
-            const float delta = load(p, p.y, row, d) * weight(p, d) * (NORM_FIRST ? e.a : 1);
-            squares = fmaf(e.u, e.u, squares);
-            products = fmaf(delta, e.u, products);
+    const i64 begin = at.item * a.each;
+    const int runs = runs_of(p);
+    float *to = a.sums + at.item * p.width + at.first;
+    inputs held[RUNS] = {}, next[RUNS] = {};
+    run weight[RUNS] = {};
+    float sums[RUNS][VECTOR] = {};
+    const auto read = [&](i64 row, i64 d) -> inputs {
+        return {get(p.x.data, norm_at(&p, &p.x, row) + at.first + d, p.group - d),
+                GATE ? get(p.gate.data, norm_at(&p, &p.gate, row) + at.first + d, p.group - d) : run(),
+                get(p.y.data, norm_at(&p, &p.y, row) + at.first + d, p.group - d)};
+    };
+    const auto read_row = [&](i64 row) {
+        if constexpr (HELD > 0)
+#pragma unroll
+            for (int j = 0; j < HELD; j++)
+                if (row < p.rows && row < begin + a.each && at.element_of_run(j) < p.group)
+                    next[j] = read(row, at.element_of_run(j));
+    };
+#pragma unroll
+    for (int j = 0; j < runs; j++) {
+        const i64 d = at.element_of_run(j);
+        if (begin >= p.rows || d >= p.group) continue;
+        if (HELD && WEIGHT) weight[j] = get(p.weight, at.first + d, p.group - d);
+        if (!HELD)
+            for (int i = 0; i < VECTOR && d + i < p.group; i++) to[d + i] = 0;
+    }
+    read_row(begin);
+    for (i64 row = begin; row < begin + a.each; row++) {
+        const bool is_row = row < p.rows;
+#pragma unroll
+        for (int j = 0; j < RUNS; j++) held[j] = next[j];
+        read_row(row + 1);
+        pair sum = {};
+#pragma unroll
+        for (int j = 0; j < runs; j++) {
+            const i64 d = at.element_of_run(j);
+            if (!is_row || d >= p.group) continue;
+            inputs &of = held[HELD ? j : 0];
+            if (!HELD) of = read(row, d);
+            const run w = HELD || !WEIGHT ? weight[HELD ? j : 0] : get(p.weight, at.first + d, p.group - d);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                const parts e = parts_of(of.x.at[i], of.gate.at[i]);
+                const float dy = widen(of.dy.at[i]) * (WEIGHT ? widen(w.at[i]) : 1);
+                sum.a = fmaf(e.u, e.u, sum.a);
+                sum.b = fmaf(dy * (NORM_FIRST ? e.a : 1), e.u, sum.b);
+            }
         }
-        const float scale = scale_of(p, sum_of_lanes(squares, 32));
-        const float mean = scale * sum_of_lanes(products, 32) / p.group;
-        for (i64 d = at.first + at.lane; d < last; d += 32) {
-            const parts e = parts_of(p, row, d);
-            const float dy = load(p, p.y, row, d), normed = e.u * scale, w = weight(p, d);
-            const float d_u = scale * (dy * w * (NORM_FIRST ? e.a : 1) - normed * mean);
-            sums[d] += dy * normed * (NORM_FIRST ? e.a : 1);
-            if (p.d_x.data) store(p, p.d_x, row, d, NORM_FIRST ? d_u : d_u * e.a);
-            if (p.d_gate.data)
-                store(p, p.d_gate, row, d, e.slope * (NORM_FIRST ? dy * w * normed : d_u * e.x));
+        sum = sum_of_team(sum);
+        const float scale = scale_of(p, sum.a), mean = scale * sum.b / p.group;
+        if (!is_row) continue;
+        const i64 dx_at = p.d_x.data ? norm_at(&p, &p.d_x, row) + at.first : 0;
+        const i64 dz_at = p.d_gate.data ? norm_at(&p, &p.d_gate, row) + at.first : 0;
+#pragma unroll
+        for (int j = 0; j < runs; j++) {
+            const i64 d = at.element_of_run(j);
+            if (d >= p.group) continue;
+            inputs &of = held[HELD ? j : 0];
+            if (!HELD) of = read(row, d);
+            const run w = HELD || !WEIGHT ? weight[HELD ? j : 0] : get(p.weight, at.first + d, p.group - d);
+            run d_x, d_gate;
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                const parts e = parts_of(of.x.at[i], of.gate.at[i]);
+                const float dy = widen(of.dy.at[i]), normed = e.u * scale;
+                const float dyw = dy * (WEIGHT ? widen(w.at[i]) : 1);
+                const float d_u = scale * (dyw * (NORM_FIRST ? e.a : 1) - normed * mean);
+                const float d_w = dy * normed * (NORM_FIRST ? e.a : 1);
+                if (HELD)
+                    sums[j][i] += d_w;
+                else if (d + i < p.group)
+                    to[d + i] += d_w;
+                d_x.at[i] = narrow(NORM_FIRST ? d_u : d_u * e.a);
+                d_gate.at[i] = narrow(e.slope * (NORM_FIRST ? dyw * normed : d_u * e.x));
+            }
+            if (p.d_x.data) put(p.d_x.data, dx_at + d, p.group - d, d_x);
+            if (p.d_gate.data) put(p.d_gate.data, dz_at + d, p.group - d, d_gate);
         }
     }
+    if constexpr (HELD > 0)
+#pragma unroll
+        for (int j = 0; j < HELD; j++)
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++)
+                if (begin < p.rows && at.element_of_run(j) + i < p.group)
+                    to[at.element_of_run(j) + i] = sums[j][i];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) add_sums(const arguments a) {
+/* Each thread adds up every 32nd block's sums of a column, then one of each column what they have. */
+extern "C" __global__ void __launch_bounds__(COLUMNS * 32) add_sums(const arguments a) {
     const norm_problem &p = a.p;
-    const i64 d = (i64)blockIdx.x * THREADS + threadIdx.x;
-    if (d >= p.width) return;
-    const i64 blocks = (p.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    ((element *)p.d_weight)[d] = narrow(sum_in_order(a.sums + d, blocks, p.width));
+    __shared__ float shared[32][COLUMNS + 1];
+    const int column = threadIdx.x % COLUMNS, phase = threadIdx.x / COLUMNS;
+    const i64 d = (i64)blockIdx.x * COLUMNS + column, blocks = (p.rows + a.each - 1) / a.each;
+    shared[phase][column] =
+        d < p.width ? sum_in_order(a.sums + phase * p.width + d, (blocks - phase + 31) / 32, 32 * p.width) : 0;
+    __syncthreads();
+    if (phase > 0 || d >= p.width) return;
+    float sum = 0;
+    for (int i = 0; i < 32; i++) sum += shared[i][column];
+    ((element *)p.d_weight)[d] = narrow(sum);
 }

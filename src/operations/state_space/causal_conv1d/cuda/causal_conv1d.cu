@@ -1,18 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * causal_conv1d and its gradients: a thread takes SEGMENT tokens of a channel and keeps the window of WIDTH entries in
- * registers; neighbouring threads take neighbouring channels. Gradients compute cotangents of the sums for WIDTH - 1
- * tokens beyond their own. Sums over tokens are added up in order of segments: bits are the same each time.
+ * causal_conv1d and its gradients: a thread takes a segment of tokens of VECTOR channels and keeps their windows of WIDTH
+ * entries in registers, with the loads of BATCH tokens under way; neighbouring threads take neighbouring channels.
+ * Gradients compute cotangents of the sums for WIDTH - 1 tokens beyond their own. Sums over tokens are added up in order
+ * of segments: bits are the same each time, and with any VECTOR. GRADIENT chooses between the two.
  */
 #include "kernels/cuda/element.cuh"
 #include "operations/state_space/causal_conv1d/problem.cuh"
 
 #define THREADS 128
+#define BATCH   (WIDTH > 8 ? 1 : 8)
+
+typedef run_of<ELEMENT, VECTOR> run;
 
 struct arguments {
     conv_problem p;
     float *sums; /* [segments][WIDTH + 1][channels] */
+    i64 segment; /* tokens */
 };
+
+DEVICE run get(const conv_rows &rows, i64 row, i64 token, i64 c) {
+    return *(const run *)((const element *)rows.data + conv_at(&rows, row, token) + c);
+}
+DEVICE void put(const conv_rows &rows, i64 row, i64 token, i64 c, const float (&values)[VECTOR]) {
+    run result;
+#pragma unroll
+    for (int v = 0; v < VECTOR; v++) result.at[v] = narrow(values[v]);
+    *(run *)((element *)rows.data + conv_at(&rows, row, token) + c) = result;
+}
 
 DEVICE float load(const void *data, i64 at) {
     return widen(((const element *)data)[at]);
@@ -39,23 +54,30 @@ struct line {
 };
 
 struct window {
-    float tap[WIDTH], bias, x[WIDTH];
+    float tap[WIDTH][VECTOR], bias[VECTOR], x[WIDTH][VECTOR];
 
-    DEVICE_MEMBER void open(const line &l, i64 token) {
-        bias = l.p.has_bias ? load(l.p.bias, l.c) : 0;
+    DEVICE_MEMBER void open(const conv_problem &p, const seq_range &range, i64 c, i64 slot, i64 token) {
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) tap[i] = l.tap(i);
+        for (int v = 0; v < VECTOR; v++) {
+            const line l = {p, range, c + v, slot};
+            bias[v] = p.has_bias ? load(p.bias, c + v) : 0;
 #pragma unroll
-        for (int i = 1; i < WIDTH; i++) x[i] = l.entry(token - l.range.begin + i - 1);
+            for (int i = 0; i < WIDTH; i++) tap[i][v] = l.tap(i);
+#pragma unroll
+            for (int i = 1; i < WIDTH; i++) x[i][v] = l.entry(token - range.begin + i - 1);
+        }
     }
-    DEVICE_MEMBER float next(const line &l, i64 token) {
+    /* Takes the next token, and computes its sums. */
+    DEVICE_MEMBER void next(const run &token, float (&sum)[VECTOR]) {
 #pragma unroll
-        for (int i = 1; i < WIDTH; i++) x[i - 1] = x[i];
-        x[WIDTH - 1] = l.entry(token - l.range.begin + WIDTH - 1);
-        float sum = bias;
+        for (int v = 0; v < VECTOR; v++) {
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) sum = fmaf(tap[i], x[i], sum);
-        return sum;
+            for (int i = 1; i < WIDTH; i++) x[i - 1][v] = x[i][v];
+            x[WIDTH - 1][v] = widen(token.at[v]);
+            sum[v] = bias[v];
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) sum[v] = fmaf(tap[i][v], x[i][v], sum[v]);
+        }
     }
 };
 
@@ -63,32 +85,45 @@ struct share {
     i64 c, segment, row, begin, end;
 };
 
-DEVICE share share_of(const conv_problem &p) {
-    const i64 tiles = (p.channels + THREADS - 1) / THREADS, segment = blockIdx.x / tiles;
-    const i64 each = (p.sequences.tokens + SEGMENT - 1) / SEGMENT, at = segment % each * SEGMENT;
-    const i64 end = at + SEGMENT < p.sequences.tokens ? at + SEGMENT : p.sequences.tokens;
-    return {blockIdx.x % tiles * THREADS + threadIdx.x, segment, segment / each, at, end};
+DEVICE share share_of(const arguments &a) {
+    const i64 tokens = a.p.sequences.tokens, runs = a.p.channels / VECTOR;
+    const i64 n = (i64)blockIdx.x * THREADS + threadIdx.x, segment = n / runs;
+    const i64 each = (tokens + a.segment - 1) / a.segment, at = segment % each * a.segment;
+    return {n % runs * VECTOR, segment, segment / each, at, at + a.segment < tokens ? at + a.segment : tokens};
 }
+
+#if !GRADIENT
 
 extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a) {
     const conv_problem &p = a.p;
-    const share s = share_of(p);
-    if (s.c >= p.channels) return;
+    const share s = share_of(a);
+    if (s.row >= p.batch) return;
     for (i64 token = s.begin; token < s.end;) {
         const i64 n = seq_find(&p.sequences, s.row, token);
         const i64 stop = seq_stop(&p.sequences, n, token, s.end);
         if (n < 0) {
-            for (; token < stop; token++) store(p.y.data, conv_at(&p.y, s.row, token) + s.c, 0);
+            for (; token < stop; token++) put(p.y, s.row, token, s.c, {});
             continue;
         }
-        const line l = {p, seq_of(&p.sequences, n), s.c, conv_slot(&p, p.has_before, n)};
         window w;
-        w.open(l, token);
-        for (; token < stop; token++) {
-            const float z = w.next(l, token);
-            store(p.y.data, conv_at(&p.y, s.row, token) + s.c,
-                  SILU ? z / (1 + power_of_2(-z * LOG2_E)) : z);
+        w.open(p, seq_of(&p.sequences, n), s.c, conv_slot(&p, p.has_before, n), token);
+        for (; token < stop; token += BATCH) {
+            run x[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; k++)
+                if (token + k < stop) x[k] = get(p.x, s.row, token + k, s.c);
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                if (token + k >= stop) break;
+                float z[VECTOR];
+                w.next(x[k], z);
+#pragma unroll
+                for (int v = 0; v < VECTOR; v++)
+                    if (SILU) z[v] = z[v] / (1 + power_of_2(-z[v] * LOG2_E));
+                put(p.y, s.row, token + k, s.c, z);
+            }
         }
+        token = stop;
     }
 }
 
@@ -104,6 +139,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) final_states(const argumen
               l.entry(l.range.end - l.range.begin + i));
 }
 
+#else
+
 DEVICE float slope_of(float z, float d) {
     if (!SILU) return d;
     const float s = 1 / (1 + power_of_2(-z * LOG2_E));
@@ -112,64 +149,81 @@ DEVICE float slope_of(float z, float d) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments a) {
     const conv_problem &p = a.p;
-    const share s = share_of(p);
-    if (s.c >= p.channels) return;
-    float sums[WIDTH + 1] = {};
+    const share s = share_of(a);
+    if (s.row >= p.batch) return;
+    float sums[WIDTH + 1][VECTOR] = {};
     for (i64 token = s.begin; token < s.end;) {
         const i64 n = seq_find(&p.sequences, s.row, token);
         const i64 stop = seq_stop(&p.sequences, n, token, s.end), first = token;
         if (n < 0) {
-            for (; token < stop && p.d_x.data; token++)
-                store(p.d_x.data, conv_at(&p.d_x, s.row, token) + s.c, 0);
+            for (; token < stop && p.d_x.data; token++) put(p.d_x, s.row, token, s.c, {});
             token = stop;
             continue;
         }
-        const line l = {p, seq_of(&p.sequences, n), s.c, conv_slot(&p, p.has_before, n)};
-        const i64 length = l.range.end - l.range.begin;
-        float slope[WIDTH] = {}; /* of the last WIDTH tokens */
+        const seq_range range = seq_of(&p.sequences, n);
+        const i64 length = range.end - range.begin, last = stop + WIDTH - 1;
+        float slope[WIDTH][VECTOR] = {}; /* of the last WIDTH tokens */
         window w;
-        w.open(l, token);
-        for (; token < stop + WIDTH - 1; token++) {
+        w.open(p, range, s.c, conv_slot(&p, p.has_before, n), token);
+        for (; token < last; token += BATCH) {
+            run x[BATCH], y[BATCH];
 #pragma unroll
-            for (int i = 1; i < WIDTH; i++) slope[i - 1] = slope[i];
-            slope[WIDTH - 1] = 0;
-            if (token < l.range.end) {
-                const float z = w.next(l, token);
-                slope[WIDTH - 1] =
-                    slope_of(z, load(p.y.data, conv_at(&p.y, s.row, token) + s.c));
+            for (int k = 0; k < BATCH; k++)
+                if (token + k < last && token + k < range.end) {
+                    x[k] = get(p.x, s.row, token + k, s.c);
+                    y[k] = get(p.y, s.row, token + k, s.c);
+                }
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) {
+                if (token + k >= last) break;
+                const bool is_there = token + k < range.end, counts = token + k < stop;
+                float z[VECTOR] = {};
+                if (is_there) w.next(x[k], z);
+#pragma unroll
+                for (int v = 0; v < VECTOR; v++) {
+#pragma unroll
+                    for (int i = 1; i < WIDTH; i++) slope[i - 1][v] = slope[i][v];
+                    slope[WIDTH - 1][v] = is_there ? slope_of(z[v], widen(y[k].at[v])) : 0;
+                    if (!counts) continue;
+#pragma unroll
+                    for (int i = 0; i < WIDTH; i++)
+                        sums[i][v] = fmaf(slope[WIDTH - 1][v], w.x[i][v], sums[i][v]);
+                    sums[WIDTH][v] += slope[WIDTH - 1][v];
+                }
+                const i64 own = token + k - WIDTH + 1, late = own - range.begin + WIDTH - 1 - length;
+                if (own < first || !p.d_x.data) continue;
+                float sum[VECTOR] = {};
+#pragma unroll
+                for (int v = 0; v < VECTOR; v++) {
+                    if (p.has_after && late >= 0)
+                        sum[v] = load(p.after.data, conv_state_at(&p.after, n, s.c + v) + late);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; i++)
+                        sum[v] = fmaf(w.tap[WIDTH - 1 - i][v], slope[i][v], sum[v]);
+                }
+                put(p.d_x, s.row, own, s.c, sum);
             }
-            if (token < stop) {
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++) sums[i] = fmaf(slope[WIDTH - 1], w.x[i], sums[i]);
-                sums[WIDTH] += slope[WIDTH - 1];
-            }
-            const i64 own = token - WIDTH + 1, late = own - l.range.begin + WIDTH - 1 - length;
-            if (own < first || !p.d_x.data) continue;
-            float sum = 0;
-            if (p.has_after && late >= 0)
-                sum = load(p.after.data, conv_state_at(&p.after, n, s.c) + late);
-#pragma unroll
-            for (int i = 0; i < WIDTH; i++) sum = fmaf(w.tap[WIDTH - 1 - i], slope[i], sum);
-            store(p.d_x.data, conv_at(&p.d_x, s.row, own) + s.c, sum);
         }
         token = stop;
     }
+#pragma unroll
     for (int i = 0; i <= WIDTH; i++)
-        a.sums[(s.segment * (WIDTH + 1) + i) * p.channels + s.c] = sums[i];
+#pragma unroll
+        for (int v = 0; v < VECTOR; v++)
+            a.sums[(s.segment * (WIDTH + 1) + i) * p.channels + s.c + v] = sums[i][v];
 }
 
+/* A thread for each channel and tap, and the bias. */
 extern "C" __global__ void __launch_bounds__(THREADS) add_sums(const arguments a) {
     const conv_problem &p = a.p;
-    const i64 c = (i64)blockIdx.x * THREADS + threadIdx.x;
-    const i64 segments = p.batch * ((p.sequences.tokens + SEGMENT - 1) / SEGMENT);
-    if (c >= p.channels) return;
-    for (int i = 0; i <= WIDTH; i++) {
-        const float sum =
-            sum_in_order(a.sums + i * p.channels + c, segments, (WIDTH + 1) * p.channels);
-        if (i < WIDTH && p.d_weight.data)
-            store(p.d_weight.data, conv_state_at(&p.d_weight, 0, c) + i, sum);
-        if (i == WIDTH && p.d_bias) store(p.d_bias, c, sum);
-    }
+    const i64 n = (i64)blockIdx.x * THREADS + threadIdx.x, c = n % p.channels, i = n / p.channels;
+    const i64 segments = p.batch * ((p.sequences.tokens + a.segment - 1) / a.segment);
+    if (i > WIDTH || !(i < WIDTH ? p.d_weight.data : p.d_bias)) return;
+    const float sum = sum_in_order(a.sums + n, segments, (WIDTH + 1) * p.channels);
+    if (i < WIDTH)
+        store(p.d_weight.data, conv_state_at(&p.d_weight, 0, c) + i, sum);
+    else
+        store(p.d_bias, c, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) initial_states(const arguments a) {
@@ -192,3 +246,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) initial_states(const argum
         store(p.d_before.data, conv_state_at(&p.d_before, n, c) + j, sum);
     }
 }
+
+#endif
