@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ejk bench`: from flags and lists to calls, threads and results. */
 #include "bench.h"
+#include "interrupt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ typedef struct bench_state {
     host_facts host;
     bench_result *results;
     int count, failures;
+    const volatile int *cancel; /* not 0: somebody wants it to end */
 } bench_state;
 
 /* ---- What is asked for ----------------------------------------------------------------------------- */
@@ -223,6 +225,10 @@ static bool with_context(const bench_state *state, int32_t threads, ejk_context 
     return succeeded(ejk_context_create(&options, out));
 }
 
+static int rows_in_all(const bench_state *state) {
+    return state->line_count * (state->device < 0 ? state->thread_counts : 1);
+}
+
 static bool add_result(bench_state *state, const line_call *line, int32_t threads) {
     const bench_request request = {&line->call, ejk_problem_inputs(line->problem),
                                    state->wish->cold, state->device, state->stream};
@@ -236,7 +242,7 @@ static bool add_result(bench_state *state, const line_call *line, int32_t thread
         bench_case_close(&bench);
     }
     if (measured)
-        state->count++;
+        bench_tell(out, ++state->count, rows_in_all(state));
     else
         bench_result_close(out);
     ejk_context_destroy(context);
@@ -327,16 +333,16 @@ static bool add_plan(bench_state *state, const line_call *line, int32_t threads)
 static bool measure_line(bench_state *state, const line_call *line) {
     const int rows = state->device < 0 ? state->thread_counts : 1;
     if (!state->wish->plan && !measure_host(state, line)) return false;
-    for (int k = 0; k < rows; k++)
+    for (int k = 0; k < rows && !*state->cancel; k++)
         if (!(state->wish->plan ? add_plan(state, line, state->threads[k])
                                 : add_result(state, line, state->threads[k])))
             return false;
     return true;
 }
 
-/* Of a list, a call that cannot be measured is told and left out. */
+/* Of a list, a call that cannot be measured is told and left out. Once interrupted, what is measured is reported. */
 static bool measure_all(bench_state *state) {
-    for (int i = 0; i < state->line_count; i++) {
+    for (int i = 0; i < state->line_count && !*state->cancel; i++) {
         const line_call *line = &state->lines[i];
         if (measure_line(state, line)) continue;
         char *text = line_text(line->call.kernel, line->call.args, NULL);
@@ -344,6 +350,10 @@ static bool measure_all(bench_state *state) {
         free(text);
         state->failures++;
         if (!state->wish->suite) return false;
+    }
+    if (*state->cancel) {
+        report_error("interrupted after %d of %d rows", state->count, rows_in_all(state));
+        state->failures++;
     }
     return state->count > 0;
 }
@@ -412,7 +422,7 @@ static bool report(const bench_state *state) {
 /* Of an operation whose flags are `words`, or of a list if `kernel` is NULL. */
 static int bench(const ejk_kernel *kernel, int count, char **words, const option *own,
                  const bench_options *wish) {
-    bench_state state = {.wish = wish};
+    bench_state state = {.wish = wish, .cancel = interrupt_begin()};
     item_text items = {.text = NULL};
     const field_flags fields = {.kernel = kernel, .items = &items};
     const bool done = options_parse(count, words, own, kernel ? &fields : NULL) &&
@@ -421,6 +431,7 @@ static int bench(const ejk_kernel *kernel, int count, char **words, const option
                       prepare(&state) &&
                       (!wish->peer || bench_peer_open(wish->peer, &state.peer)) &&
                       measure_all(&state) && report(&state);
+    interrupt_end();
     bench_peer_close(state.peer);
     for (int i = 0; i < state.count; i++) bench_result_close(&state.results[i]);
     for (int i = 0; i < state.line_count; i++) line_close(&state.lines[i]);

@@ -236,6 +236,9 @@ int bench_mask_info(int count, char **words);
 
 /* ---- bench_report.c, plot.c ------------------------------------------------------------------------- */
 
+/* A line on stderr for row `number` of several, so that they are known if the rest does not come. */
+void bench_tell(const bench_result *result, int number, int total);
+
 /* Prints all results. */
 bool bench_report(const bench_result *results, int count, bool json);
 

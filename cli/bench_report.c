@@ -65,6 +65,19 @@ void bench_print_warnings(const bench_result *result) {
     json_decref(list);
 }
 
+void bench_tell(const bench_result *r, int number, int total) {
+    char time[TIME_ROOM];
+    if (total < 2) return;
+    fprintf(stderr, "%d of %d: %s", number, total, r->problem);
+    if (!r->on_gpu) fprintf(stderr, ", %d thread%s", (int)r->threads, r->threads > 1 ? "s" : "");
+    fprintf(stderr, ": %s", time_text(r->time, time));
+    if (r->compute.share > 0) fprintf(stderr, ", %.1f %% of the peak", 100 * r->compute.share);
+    if (r->memory.share > 0) fprintf(stderr, ", %.1f %% of read bandwidth", 100 * r->memory.share);
+    if (r->peer && !r->peer_skips)
+        fprintf(stderr, ", %.3f of the time of %s", r->over_peer.median, r->peer);
+    fputc('\n', stderr);
+}
+
 /* ---- JSON ------------------------------------------------------------------------------------------ */
 
 /* What is not known is null: an operation may not count its cost, and JSON has no infinity. */

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,22 @@ flash_attention_vjp:Hq=2,T=32,D=16,dtype=bf16,layout=bhtd
         text = ejk(*words).stdout
         for row in rows:
             self.assertIn(row["problem"], text)
+
+    def test_rows_are_told_as_they_are_measured(self):
+        calls = "flash_attention:Hq=1,T=8,D=8\nattention_merge:N=4,T=8,Hq=2,Dv=16\n"
+        path = self.write("calls.txt", calls + "flash_attention:Hq=8,T=4096,D=128\n" * 50)
+        words = [EJK, "bench", "--suite", path, "--threads", "1", "--repeat", "1", "--json"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+            told = [bench.stderr.readline() for _ in range(2)]
+            bench.send_signal(signal.SIGINT)
+            out, rest = bench.communicate()
+        self.assertRegex(told[0], r"^1 of 52: flash_attention:.* 1 thread: \S+ \ws, \S+ % of the peak")
+        self.assertRegex(told[1], r"^2 of 52: attention_merge:.* 1 thread: \S+ \ws, .* % of read bandwidth\n$")
+        self.assertEqual(bench.returncode, 2)
+        rows = json.loads(out)["results"]
+        self.assertIn(f"interrupted after {len(rows)} of 52 rows", rest)
+        self.assertEqual([row["op"] for row in rows[:2]], ["flash_attention", "attention_merge"])
+        self.assertLess(len(rows), 10)
 
     def test_text_of_plans(self):
         text = ejk("bench", "--suite", SUITES[0], "--plan", "--threads", "1").stdout
