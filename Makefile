@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
 .PHONY: all demo check check-python check-gpu-python docs-python wheel wheel-aarch64 check-pip check-gpu check-long
-.PHONY: check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
+.PHONY: check-properties check-aarch64 check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
 	@tools/setup.sh build
@@ -81,15 +81,24 @@ check-asan check-tsan check-valgrind: check-%:
 	@cmake --build build/$* --target tests
 	@tools/check.sh build/$* $(CTEST_OPTIONS)
 
-# Ten minutes of random masks, each run from a seed of its own, which a failure tells.
+# Ten minutes of random masks, each run from a seed of its own, which a failure tells; and the texts of kernels for GPUs
+# with all constants that the lists of kernels name.
 check-properties:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null
 	@cmake --build build --target tests
 	@tools/check.sh build -C long -L long
 
+# On 64-bit Arm, run by qemu, every kernel of the processor; `make check` has those in words of its own.
+check-aarch64:
+	@tools/setup.sh check
+	@tools/aarch64_sysroot.sh build/aarch64-sysroot
+	@cmake --preset aarch64 >/dev/null
+	@cmake --build build/aarch64 --target all tests
+	@tools/check.sh build/aarch64 -C long
+
 # What is too slow for every change: sanitizers, fuzzing, valgrind, clang-tidy over the kernels too.
-check-long: check-properties check check-asan check-tsan check-valgrind fuzz
+check-long: check-properties check check-aarch64 check-asan check-tsan check-valgrind fuzz
 	@tools/check_tidy.sh build all
 
 fuzz:
