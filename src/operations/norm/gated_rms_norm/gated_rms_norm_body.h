@@ -1,105 +1,150 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gated_rms_norm in vectors. A worker takes rows in the order of memory and asks for lines 16 KiB ahead, by PREFETCHT1;
- * a group is read for its sum of squares, in four sums, and again from the cache. Where the gate comes first, products
- * are kept as floats. Results of calls larger than a cache go past the caches, which would read their lines first.
+ * gated_rms_norm in vectors. A worker takes groups in the order of memory, as many at once as have BATCH components,
+ * up to MOST_GROUPS: squares of all are summed, in two or four sums each, the scales are made together, and all are
+ * read again from the cache. Lines 16 KiB ahead are asked for by PREFETCHT1. Where the gate comes first, products are
+ * kept as floats. Results of calls larger than a cache go past the caches, which would read their lines first.
  */
 #include "kernels/simd/vec.h"
 
 #include "kernels/declare.h"
 #include "operations/norm/gated_rms_norm/row.h"
 
-/* Bytes of results from which on they go past the caches. */
-enum { STREAMED = 4 << 20 };
-
-typedef struct row {
-    const void *x, *gate;
+typedef struct group {
+    const void *x, *gate, *next_x, *next_gate;
     void *out;
-    const void *next_x, *next_gate;
     const float *weights;
     float *products;
-} row;
+} group;
 
-INLINE vf gate_at(const ejk_dtype dtype, const bool silu, const row *r, int64_t d, int64_t left) {
-    const vf z = v_widen_some(dtype, element_at(dtype, r->gate, d), left);
-    return silu ? v_silu(z) : v_sigmoid(z);
-}
+typedef struct batch {
+    const norm_problem *p;
+    int64_t count;
+    group groups[MOST_GROUPS];
+    float scales[MOST_GROUPS];
+} batch;
 
 /* In the pass that computes most: lines that are asked for faster than they come are dropped. */
-INLINE void ask_next(const ejk_dtype dtype, const norm_problem *p, const row *r, int64_t d) {
-    ask(dtype, r->next_x, d);
-    if (p->has_gate) ask(dtype, r->next_gate, d);
+INLINE void ask_next(const ejk_dtype dtype, const gate_kind gate, const group *g, int64_t d) {
+    ask(dtype, g->next_x, d);
+    if (gate != GATE_NONE) ask(dtype, g->next_gate, d);
 }
 
-/* One element of what is normed, at VL components of which `left` count. */
-INLINE vf element_of(const ejk_dtype dtype, const norm_problem *p, const bool first, const row *r,
-                     int64_t d, int64_t left) {
-    const vf x = v_widen_some(dtype, element_at(dtype, r->x, d), left);
-    if (first || !p->has_gate) return x;
-    ask_next(dtype, p, r, d);
-    const vf product = v_mul(x, gate_at(dtype, p->silu, r, d, left));
-    v_store(r->products + d, product);
+/* ---- Squares ----------------------------------------------------------------------------------------- */
+
+/* What is normed, gated if there is a gate; products are kept then. */
+INLINE vf normed_of(const ejk_dtype dtype, const gate_kind gate, const group *g, const lanes l) {
+    const vf x = lanes_of(dtype, g->x, l);
+    if (gate == GATE_NONE) return x;
+    const vf product = v_mul(x, gate_value(dtype, gate, lanes_of(dtype, g->gate, l)));
+    v_store(g->products + floats_at(l), product);
     return product;
 }
 
-INLINE float squares_of(const ejk_dtype dtype, const norm_problem *p, const bool first,
-                        const row *r, int64_t d, int64_t end) {
+INLINE vf squares_of(const ejk_dtype dtype, const gate_kind gate, const group *g, int64_t size) {
     vf sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
-    for (; d + 4 * VL <= end; d += 4 * VL) EJKI_UNROLL for (int i = 0; i < 4; i++) {
-            const vf u = element_of(dtype, p, first, r, d + i * VL, VL);
-            sum[i] = v_fma(u, u, sum[i]);
-        }
-    for (; d < end; d += VL) {
-        const vf u = element_of(dtype, p, first, r, d, ejki_min(end - d, VL));
+    int64_t d = 0;
+    for (int64_t k = 0; d + 2 * VL <= size; d += 2 * VL, k ^= 2) {
+        if (gate != GATE_NONE) ask_next(dtype, gate, g, d);
+        const vf a = normed_of(dtype, gate, g, (lanes){.d = d, .half = 0});
+        const vf b = normed_of(dtype, gate, g, (lanes){.d = d, .half = 1});
+        sum[0] = v_fma(a, a, sum[0]);
+        sum[1] = v_fma(b, b, sum[1]);
+        const vf first = sum[0], second = sum[1];
+        sum[0] = sum[2];
+        sum[1] = sum[3];
+        sum[2] = first;
+        sum[3] = second;
+    }
+    for (; d < size; d += VL) {
+        const vf u =
+            normed_of(dtype, gate, g, (lanes){.d = d, .half = 2, .left = ejki_min(size - d, VL)});
         sum[0] = v_fma(u, u, sum[0]);
     }
-    return v_sum(v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3])));
+    return v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
 }
 
-INLINE void write_at(const ejk_dtype dtype, const norm_problem *p, const bool first,
-                     const bool stream, const row *r, vf scale, int64_t d, int64_t left) {
-    vf u;
-    if (first || !p->has_gate) {
-        ask_next(dtype, p, r, d);
-        u = v_widen_some(dtype, element_at(dtype, r->x, d), left);
+INLINE void take_squares(const ejk_dtype dtype, const gate_kind gate, batch *b) {
+    vf sums[MOST_GROUPS];
+    for (int64_t k = 0; k < b->count; k++)
+        sums[k] = squares_of(dtype, gate, &b->groups[k], b->p->group);
+    scales_of(b->p, sums, b->count, b->scales);
+}
+
+/* ---- Results ----------------------------------------------------------------------------------------- */
+
+/* Of what is normed, gated if there is a gate, or of products. */
+INLINE vf result_of(const ejk_dtype dtype, const gate_kind gate, const bool products,
+                    const group *g, vf scale, const lanes l) {
+    const int64_t at = floats_at(l);
+    const vf u = products ? v_load(g->products + at) : lanes_of(dtype, g->x, l);
+    const vf result = v_mul(v_mul(u, scale), v_load(g->weights + at));
+    if (gate == GATE_NONE) return result;
+    return v_mul(result, gate_value(dtype, gate, lanes_of(dtype, g->gate, l)));
+}
+
+INLINE void write_group(const ejk_dtype dtype, const gate_kind gate, const bool products,
+                        const bool stream, const group *g, vf scale, int64_t size) {
+    int64_t d = 0;
+    for (; d + 2 * VL <= size; d += 2 * VL) {
+        if (!products) ask_next(dtype, gate, g, d);
+        const vf a = result_of(dtype, gate, products, g, scale, (lanes){.d = d, .half = 0});
+        const vf b = result_of(dtype, gate, products, g, scale, (lanes){.d = d, .half = 1});
+        v_narrow_halves(dtype, stream, element_at(dtype, g->out, d), a, b);
+    }
+    for (; d < size; d += VL) {
+        const lanes l = {.d = d, .half = 2, .left = ejki_min(size - d, VL)};
+        v_narrow_some(dtype, element_at(dtype, g->out, d),
+                      result_of(dtype, gate, products, g, scale, l), l.left);
+    }
+}
+
+INLINE void write_groups(const ejk_dtype dtype, const gate_kind gate, const bool products,
+                         const bool stream, const batch *b) {
+    for (int64_t k = 0; k < b->count; k++)
+        write_group(dtype, gate, products, stream, &b->groups[k], v_set1(b->scales[k]),
+                    b->p->group);
+}
+
+INLINE void norm_groups(const ejk_dtype dtype, const gate_kind gate, const bool stream, batch *b) {
+    if (gate == GATE_NONE || b->p->norm_first) {
+        take_squares(dtype, GATE_NONE, b);
+        write_groups(dtype, gate, false, stream, b);
     } else {
-        u = v_load(r->products + d);
-    }
-    u = v_mul(v_mul(u, scale), v_load_first(r->weights + d, left));
-    if (first && p->has_gate) u = v_mul(u, gate_at(dtype, p->silu, r, d, left));
-    if (stream)
-        v_stream(element_at(dtype, r->out, d), u);
-    else
-        v_narrow_some(dtype, element_at(dtype, r->out, d), u, left);
-}
-
-INLINE void norm_row(const ejk_dtype dtype, const norm_problem *p, const bool first,
-                     const bool stream, const row *r) {
-    for (int64_t g = 0; g < p->width; g += p->group) {
-        const int64_t end = g + p->group;
-        const vf scale = v_set1(scale_of(p, squares_of(dtype, p, first, r, g, end)));
-        int64_t d = g;
-        for (; d + VL <= end; d += VL) write_at(dtype, p, first, stream, r, scale, d, VL);
-        if (d < end) write_at(dtype, p, first, false, r, scale, d, end - d);
+        take_squares(dtype, gate, b);
+        write_groups(dtype, GATE_NONE, true, stream, b);
     }
 }
 
-#define ROW(name, dtype, stream)                                                                   \
-    static __attribute__((noinline)) void name(const norm_problem *p, const row *r) {              \
-        if (p->norm_first)                                                                         \
-            norm_row(dtype, p, true, stream, r);                                                   \
+#define NORM_BATCH(name, dtype, stream)                                                            \
+    static __attribute__((noinline)) void name(batch *b) {                                         \
+        const gate_kind gate = gate_of(b->p);                                                      \
+        if (gate == GATE_SILU)                                                                     \
+            norm_groups(dtype, GATE_SILU, stream, b);                                              \
+        else if (gate == GATE_SIGMOID)                                                             \
+            norm_groups(dtype, GATE_SIGMOID, stream, b);                                           \
         else                                                                                       \
-            norm_row(dtype, p, false, stream, r);                                                  \
+            norm_groups(dtype, GATE_NONE, stream, b);                                              \
     }
-ROW(row_f32, EJK_DTYPE_F32, false)
-ROW(row_stream, EJK_DTYPE_F32, true)
-ROW(row_bf16, EJK_DTYPE_BF16, false)
-ROW(row_f16, EJK_DTYPE_F16, false)
+NORM_BATCH(batch_f32, EJK_DTYPE_F32, false)
+NORM_BATCH(batch_f32_stream, EJK_DTYPE_F32, true)
+NORM_BATCH(batch_bf16, EJK_DTYPE_BF16, false)
+NORM_BATCH(batch_bf16_stream, EJK_DTYPE_BF16, true)
+NORM_BATCH(batch_f16, EJK_DTYPE_F16, false)
+
+static void run_batch(ejk_dtype dtype, bool stream, batch *b) {
+    if (dtype == EJK_DTYPE_F32)
+        (stream ? batch_f32_stream : batch_f32)(b);
+    else if (dtype == EJK_DTYPE_BF16)
+        (stream ? batch_bf16_stream : batch_bf16)(b);
+    else
+        batch_f16(b);
+}
 
 /* ---- Tasks ------------------------------------------------------------------------------------------- */
 
 static int64_t own_floats(const norm_problem *p) {
-    return 2 * ejki_round_up(p->width + VL, LINE / 4);
+    return ejki_round_up(p->width + VL, LINE / 4) + batch_of(p) * room_of(p);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -111,35 +156,32 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     return EJK_OK;
 }
 
-/* Groups of whole lines, so that vectors can be written past the caches. */
-static bool streams(const norm_problem *p) {
-    const norm_size *stride = p->y.stride;
-    return p->dtype == EJK_DTYPE_F32 && (double)p->rows * (double)p->width * 4 >= STREAMED &&
-           (uintptr_t)p->y.data % LINE == 0 && p->group % (LINE / 4) == 0 &&
-           stride[0] % (LINE / 4) == 0 && stride[1] % (LINE / 4) == 0 &&
-           stride[2] % (LINE / 4) == 0;
-}
-
 static void work(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const norm_problem *p = run->problem;
     const ejk_dtype dtype = (ejk_dtype)p->dtype;
-    const bool stream = streams(p);
+    const bool stream = norm_streams(p, &p->y);
+    const int64_t most = batch_of(p), end = p->rows * (index + 1) / run->workers;
     float *weights = (float *)run->workspace + index * own_floats(p);
-    row r = {.weights = weights, .products = weights + own_floats(p) / 2};
+    float *products = weights + own_floats(p) - most * room_of(p);
+    batch b = {.p = p};
+    place at = place_of(p, p->rows * index / run->workers), next = at;
+    if (p->width == 0 || at.row >= end) return;
+    for (int64_t i = groups_ahead(p); i > 0 && next.row < p->rows; i--) next_group(p, &next);
     take_weights(p, weights);
-    const int64_t end = p->rows * (index + 1) / run->workers;
-    for (int64_t n = p->rows * index / run->workers; n < end; n++) {
-        const int64_t next = row_ahead(p, n);
-        r.x = row_at(dtype, p, &p->x, n);
-        r.gate = row_at(dtype, p, &p->gate, n);
-        r.out = row_at(dtype, p, &p->y, n);
-        r.next_x = row_at(dtype, p, &p->x, next);
-        r.next_gate = row_at(dtype, p, &p->gate, next);
-        if (dtype == EJK_DTYPE_F32)
-            (stream ? row_stream : row_f32)(p, &r);
-        else
-            (dtype == EJK_DTYPE_BF16 ? row_bf16 : row_f16)(p, &r);
+    while (at.row < end) {
+        for (b.count = 0; b.count < most && at.row < end; b.count++, next_group(p, &at)) {
+            const place *ahead = next.row < p->rows ? &next : &at;
+            b.groups[b.count] = (group){.x = group_at(dtype, &p->x, &at),
+                                        .gate = group_at(dtype, &p->gate, &at),
+                                        .out = group_at(dtype, &p->y, &at),
+                                        .next_x = group_at(dtype, &p->x, ahead),
+                                        .next_gate = group_at(dtype, &p->gate, ahead),
+                                        .weights = weights + at.group,
+                                        .products = products + b.count * room_of(p)};
+            if (next.row < p->rows) next_group(p, &next);
+        }
+        run_batch(dtype, stream, &b);
     }
     if (stream) v_streamed();
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both directions of gated_rms_norm share: addresses of rows, and the gate. Include after a vec_*.h. */
+/*
+ * What both directions of gated_rms_norm share: groups one after the other in the order of memory, and the gate. A
+ * group's elements lie in halves, as vec_halves.h has them, as far as there are whole ones, and so do floats beside
+ * them. Include after a vec_*.h.
+ */
 #ifndef EJKI_GATED_RMS_NORM_ROW_H
 #define EJKI_GATED_RMS_NORM_ROW_H
 
@@ -7,38 +11,120 @@
 
 #include "base/base.h"
 #include "kernels/simd/unroll.h"
-#include "kernels/simd/vec_element.h"
-#include "kernels/simd/vec_math.h"
+#include "kernels/simd/vec_halves.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-/* Bytes of a row, or of several short ones, between what is read and what is asked for. */
-enum { AHEAD = 16384, LINE = 64 };
+/* Bytes between what is read and what is asked for. Groups whose sums are taken together, up to BATCH components. */
+enum { AHEAD = 16384, LINE = 64, MOST_GROUPS = 16, BATCH = 4096 };
+/* Bytes of results from which on they go past the caches. */
+enum { STREAMED = 4 << 20 };
 
-INLINE void *row_at(const ejk_dtype dtype, const norm_problem *p, const norm_rows *rows,
-                    int64_t row) {
-    return element_at(dtype, rows->data, norm_at(p, rows, row));
+/* Where the gate is: none, or one of two functions. */
+typedef enum gate_kind { GATE_NONE, GATE_SILU, GATE_SIGMOID } gate_kind;
+
+static inline gate_kind gate_of(const norm_problem *p) {
+    return !p->has_gate ? GATE_NONE : p->silu ? GATE_SILU : GATE_SIGMOID;
 }
 
-/* The row to ask for beside a row. */
-static inline int64_t row_ahead(const norm_problem *p, int64_t row) {
-    const int64_t bytes = ejki_max(p->width * element_size((ejk_dtype)p->dtype), 1);
-    return ejki_min(row + ejki_cdiv(AHEAD, bytes), p->rows - 1);
+/* ---- A place among the groups, moved on without divisions -------------------------------------------- */
+
+typedef struct place {
+    int64_t row, axis[3], group; /* group: its first component */
+} place;
+
+static inline place place_of(const norm_problem *p, int64_t row) {
+    const int64_t rest = row / p->outer[1];
+    return (place){.row = row, .axis = {rest / p->outer[0], rest % p->outer[0], row % p->outer[1]}};
+}
+static inline void next_row(const norm_problem *p, place *at) {
+    at->group = 0;
+    at->row++;
+    if (++at->axis[2] < p->outer[1]) return;
+    at->axis[2] = 0;
+    if (++at->axis[1] < p->outer[0]) return;
+    at->axis[1] = 0;
+    at->axis[0]++;
+}
+static inline void next_group(const norm_problem *p, place *at) {
+    at->group += p->group;
+    if (at->group >= p->width) next_row(p, at);
+}
+INLINE void *group_at(const ejk_dtype dtype, const norm_rows *rows, const place *at) {
+    return element_at(dtype, rows->data,
+                      at->axis[0] * rows->stride[0] + at->axis[1] * rows->stride[1] +
+                          at->axis[2] * rows->stride[2] + at->group);
 }
 
-/* Asks for a line at its first element. */
-INLINE void ask(const ejk_dtype dtype, const void *row, int64_t d) {
-    if (d * element_size(dtype) % LINE == 0) __builtin_prefetch(element_at(dtype, row, d), 0, 2);
+/* Groups that lie AHEAD bytes apart. */
+static inline int64_t groups_ahead(const norm_problem *p) {
+    return ejki_cdiv(AHEAD, ejki_max(p->group * element_size((ejk_dtype)p->dtype), 1));
+}
+
+/* Groups of a batch, and floats of one group. */
+static inline int64_t batch_of(const norm_problem *p) {
+    return ejki_max(1, ejki_min(BATCH / ejki_max(p->group, 1), MOST_GROUPS));
+}
+static inline int64_t room_of(const norm_problem *p) {
+    return ejki_round_up(p->group + VL, LINE / 4);
+}
+
+/* Results of many whole lines, which can be written past the caches. */
+static inline bool norm_streams(const norm_problem *p, const norm_rows *to) {
+    const int64_t size = element_size((ejk_dtype)p->dtype), line = LINE / size;
+    return p->dtype != EJK_DTYPE_F16 && (double)p->rows * (double)(p->width * size) >= STREAMED &&
+           (uintptr_t)to->data % LINE == 0 && p->group % line == 0 && to->stride[0] % line == 0 &&
+           to->stride[1] % line == 0 && to->stride[2] % line == 0;
+}
+
+/* ---- Elements ---------------------------------------------------------------------------------------- */
+
+/* VL components of a group: half 0 or 1 of 2 VL, or the last ones, of which `left` count. */
+typedef struct lanes {
+    int64_t d, left;
+    int half; /* 2: none */
+} lanes;
+
+INLINE vf lanes_of(const ejk_dtype dtype, const void *group, const lanes l) {
+    const void *from = element_at(dtype, group, l.d);
+    return l.half == 2 ? v_widen_some(dtype, from, l.left) : v_widen_half(dtype, from, l.half);
+}
+INLINE int64_t floats_at(const lanes l) {
+    return l.half == 1 ? l.d + VL : l.d;
+}
+
+/* Asks for the lines of 2 VL elements. */
+INLINE void ask(const ejk_dtype dtype, const void *group, int64_t d) {
+    const int64_t line = LINE / element_size(dtype);
+    for (int64_t i = -d & (line - 1); i < 2 * VL; i += line)
+        __builtin_prefetch(element_at(dtype, group, d + i), 0, 2);
+}
+
+INLINE vf gate_value(const ejk_dtype dtype, const gate_kind gate, vf z) {
+    return gate == GATE_SILU ? v_silu_of(dtype, z) : v_sigmoid_of(dtype, z);
 }
 
 /* 1 / sqrt(mean + eps). */
 static inline float scale_of(const norm_problem *p, float sum) {
     return 1.0f / sqrtf(sum / (float)p->group + p->eps);
 }
+/* Sums over the lanes of `count` vectors. */
+static inline void sums_of_batch(vf vectors[MOST_GROUPS], int64_t count, float *sums) {
+    for (int64_t k = count; k < MOST_GROUPS; k++) vectors[k] = v_zero();
+    for (int64_t k = 0; k < MOST_GROUPS; k += VL) v_store(sums + k, v_sums(vectors + k));
+}
+static inline void scales_of(const norm_problem *p, vf squares[MOST_GROUPS], int64_t count,
+                             float *scales) {
+    sums_of_batch(squares, count, scales);
+    for (int64_t k = 0; k < MOST_GROUPS; k++) scales[k] = scale_of(p, scales[k]);
+}
 
 /* Weights as floats, ones where there are none; `width` of them and room for a vector. */
 static inline void take_weights(const norm_problem *p, float *weights) {
+    const ejk_dtype dtype = (ejk_dtype)p->dtype;
     for (int64_t d = 0; d < p->width; d++)
-        weights[d] = p->has_weight ? element_load((ejk_dtype)p->dtype, p->weight, d) : 1.0f;
+        weights[d] = p->has_weight ? element_load(dtype, p->weight, d) : 1.0f;
+    for (int64_t g = 0; g < p->width; g += p->group)
+        v_put_in_order(dtype, false, weights + g, p->group);
 }
 
 #endif

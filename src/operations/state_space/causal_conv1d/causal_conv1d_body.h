@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * causal_conv1d in vectors. A task is SEGMENT tokens of up to COLUMNS channels, four tokens at a time; lines of the
- * next four are asked for meanwhile, by PREFETCHT1 as prefetches into L1 hardly overlap on Zen 4. Results of calls
- * larger than a cache go past the caches, which would read their lines first. States follow when all results are
- * there, as one that is updated in place is read until then.
+ * causal_conv1d in vectors. A task is SEGMENT tokens of up to COLUMNS channels, four tokens at a time; lines 32 KiB
+ * ahead, which is four tokens of floats, are asked for meanwhile, by PREFETCHT1 as prefetches into L1 hardly overlap on
+ * Zen 4. Results of calls larger than a cache go past the caches, which would read their lines first. States follow
+ * when all results are there, as one that is updated in place is read until then.
  */
 #include "kernels/simd/vec.h"
 
@@ -14,37 +14,39 @@
 /* Bytes of results from which on they go past the caches. */
 enum { SEGMENT = 64, STREAMED = 4 << 20 };
 
-/* `tokens` results at VL columns, of which `left` count. */
+/* `tokens` results at some columns. */
 INLINE void results(const ejk_dtype dtype, const int width, const int tokens, const int silu,
-                    const bool stream, const tile *t, const void *const *rows, void *const *out,
-                    int64_t c, int64_t left) {
-    vf sum[TOKENS];
-    const vf bias = v_load(t->bias + c);
+                    const tile *t, const void *const *rows, const lanes l, vf *sum) {
+    const vf bias = v_load(t->bias + floats_at(l));
     EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] = bias;
-    window_sums(dtype, width, tokens, rows, c, left, t->taps, t->stride, sum);
-    EJKI_UNROLL for (int r = 0; r < tokens; r++) {
-        if (silu) sum[r] = v_silu(sum[r]);
-        if (stream)
-            v_stream(element_at(dtype, out[r], c), sum[r]);
-        else
-            v_narrow_some(dtype, element_at(dtype, out[r], c), sum[r], left);
-    }
+    window_sums(dtype, width, tokens, rows, l, t->taps, t->stride, sum);
+    EJKI_UNROLL for (int r = 0; r < tokens; r++) if (silu) sum[r] = v_silu_of(dtype, sum[r]);
 }
 
 INLINE void group_of(const ejk_dtype dtype, const int width, const int tokens, const int silu,
                      const bool stream, const tile *t, const void *const *rows, void *const *out) {
-    const int64_t ahead = TOKENS * t->p->x.step * element_size(dtype);
+    const int64_t ahead = 4 * TOKENS * t->p->x.step; /* as many rows of half the size, in 16 bits */
+    const int64_t step = 2 * VL * element_size(dtype);
+    vf sum[2][TOKENS];
     int64_t c = 0;
-    for (; c + VL <= t->columns; c += VL) {
-        if (c * element_size(dtype) % LINE == 0)
+    for (; c + 2 * VL <= t->columns; c += 2 * VL) {
+        for (int64_t line = -(c * element_size(dtype)) & (LINE - 1); line < step; line += LINE)
             for (int r = 0; r < tokens; r++)
                 __builtin_prefetch(
                     (const void *)((uintptr_t)element_at(dtype, rows[r + width - 1], c) +
-                                   (uintptr_t)ahead),
+                                   (uintptr_t)(line + ahead)),
                     0, 2);
-        results(dtype, width, tokens, silu, stream, t, rows, out, c, VL);
+        EJKI_UNROLL for (int half = 0; half < 2; half++)
+            results(dtype, width, tokens, silu, t, rows, (lanes){.c = c, .half = half}, sum[half]);
+        EJKI_UNROLL for (int r = 0; r < tokens; r++)
+            v_narrow_halves(dtype, stream, element_at(dtype, out[r], c), sum[0][r], sum[1][r]);
     }
-    if (c < t->columns) results(dtype, width, tokens, silu, false, t, rows, out, c, t->columns - c);
+    for (; c < t->columns; c += VL) {
+        const lanes l = {.c = c, .half = 2, .left = ejki_min(t->columns - c, VL)};
+        results(dtype, width, tokens, silu, t, rows, l, sum[0]);
+        EJKI_UNROLL for (int r = 0; r < tokens; r++)
+            v_narrow_some(dtype, element_at(dtype, out[r], c), sum[0][r], l.left);
+    }
 }
 
 static __attribute__((noinline)) void group_any(ejk_dtype dtype, const tile *t, int tokens,
@@ -63,8 +65,9 @@ static __attribute__((noinline)) void group_any(ejk_dtype dtype, const tile *t, 
             group_of(dtype, 4, TOKENS, 0, stream, t, rows, out);                                   \
     }
 GROUP(group_f32, EJK_DTYPE_F32, false)
-GROUP(group_stream, EJK_DTYPE_F32, true)
+GROUP(group_f32_stream, EJK_DTYPE_F32, true)
 GROUP(group_bf16, EJK_DTYPE_BF16, false)
+GROUP(group_bf16_stream, EJK_DTYPE_BF16, true)
 GROUP(group_f16, EJK_DTYPE_F16, false)
 
 static void group(ejk_dtype dtype, bool stream, const tile *t, int tokens, const void *const *rows,
@@ -72,9 +75,11 @@ static void group(ejk_dtype dtype, bool stream, const tile *t, int tokens, const
     if (t->p->width != 4 || tokens != TOKENS)
         group_any(dtype, t, tokens, rows, out);
     else if (dtype == EJK_DTYPE_F32)
-        (stream ? group_stream : group_f32)(t, rows, out);
+        (stream ? group_f32_stream : group_f32)(t, rows, out);
+    else if (dtype == EJK_DTYPE_BF16)
+        (stream ? group_bf16_stream : group_bf16)(t, rows, out);
     else
-        (dtype == EJK_DTYPE_BF16 ? group_bf16 : group_f16)(t, rows, out);
+        group_f16(t, rows, out);
 }
 
 /* Results of tokens of one sequence, or 0 of none. */
@@ -126,9 +131,11 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 
 /* Rows of whole lines, so that vectors can be written past the caches. */
 static bool streams(const conv_problem *p) {
-    const double bytes = (double)p->batch * (double)p->sequences.tokens * (double)p->channels * 4;
-    return p->dtype == EJK_DTYPE_F32 && bytes >= STREAMED && (uintptr_t)p->y.data % LINE == 0 &&
-           p->y.step % (LINE / 4) == 0 && p->y.batch % (LINE / 4) == 0;
+    const int64_t size = element_size((ejk_dtype)p->dtype), line = LINE / size;
+    const double bytes =
+        (double)p->batch * (double)p->sequences.tokens * (double)p->channels * (double)size;
+    return p->dtype != EJK_DTYPE_F16 && bytes >= STREAMED && (uintptr_t)p->y.data % LINE == 0 &&
+           p->y.step % line == 0 && p->y.batch % line == 0;
 }
 
 static void work(void *argument, int64_t index) {
@@ -155,32 +162,32 @@ static void work(void *argument, int64_t index) {
     if (stream) v_streamed();
 }
 
-/* Final states; entries ascend, so that one that is updated in place is read before it is written. */
+/* Entry i of the final state of a sequence; entries ascend, so that a state that is updated in place is read before it
+ * is written. */
+static void put_state(const conv_problem *p, seq_range range, int64_t from, int64_t to, int64_t i) {
+    const ejk_dtype dtype = (ejk_dtype)p->dtype;
+    const int64_t w = p->width - 1, j = range.end - range.begin + i, step = p->after.channel;
+    void *target = element_at(dtype, p->after.data, conv_state_at(&p->after, to, 0) + i);
+    if (j >= w)
+        copy_elements(dtype, target, step,
+                      element_at(dtype, p->x.data, conv_at(&p->x, range.row, range.begin + j - w)),
+                      1, p->channels);
+    else if (from >= 0)
+        copy_elements(dtype, target, step,
+                      element_at(dtype, p->before.data, conv_state_at(&p->before, from, 0) + j),
+                      p->before.channel, p->channels);
+    else
+        for (int64_t c = 0; c < p->channels; c++) element_store(dtype, target, c * step, 0);
+}
+
 static void work_states(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const conv_problem *p = run->problem;
-    const ejk_dtype dtype = (ejk_dtype)p->dtype;
-    const int64_t count = p->sequences.count, w = p->width - 1, size = element_size(dtype);
+    const int64_t count = p->sequences.count;
     for (int64_t n = count * index / run->workers; n < count * (index + 1) / run->workers; n++) {
-        const seq_range range = seq_of(&p->sequences, n);
-        const int64_t length = range.end - range.begin;
         const int64_t to = conv_slot(p, 1, n), from = conv_slot(p, p->has_before, n);
-        for (int64_t c = 0; to >= 0 && c < p->channels; c++)
-            for (int64_t i = 0; i < w; i++) {
-                void *target =
-                    element_at(dtype, p->after.data, conv_state_at(&p->after, to, c) + i);
-                const int64_t j = length + i;
-                if (j >= w)
-                    element_copy(dtype, target,
-                                 element_at(dtype, p->x.data,
-                                            conv_at(&p->x, range.row, range.begin + j - w) + c));
-                else if (from >= 0)
-                    element_copy(
-                        dtype, target,
-                        element_at(dtype, p->before.data, conv_state_at(&p->before, from, c) + j));
-                else
-                    memset(target, 0, (size_t)size);
-            }
+        for (int64_t i = 0; to >= 0 && i < p->width - 1; i++)
+            put_state(p, seq_of(&p->sequences, n), from, to, i);
     }
 }
 

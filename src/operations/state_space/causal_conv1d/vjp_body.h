@@ -20,39 +20,33 @@ typedef struct segment {
     float *d_sums;  /* [SEGMENT + width][stride]: cotangents of sums */
     float *extra;   /* [width + 1][stride]: those of the final state, the last row 0 */
     float *turned;  /* taps backwards */
-    float *weights; /* [width + 1][channels], of this segment, from the tile's first channel on */
+    float *weights; /* [width + 1][pitch], of this segment, from the tile's first channel on */
+    int64_t pitch;
 } segment;
 
-/* Cotangents of the sums of some tokens, at VL columns; adds to the gradients of the taps if they are `own`. */
+/* Cotangents of the sums of some tokens, at some columns; adds to the gradients of the taps if they are `own`. */
 INLINE void d_sums_at(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
                       const void *const *rows, const void *const *cotangents, float *to,
-                      const bool own, int64_t c, int64_t left) {
+                      const bool own, const lanes l) {
     const tile *t = &s->t;
+    const int64_t at = floats_at(l);
     vf z[TOKENS], d[TOKENS];
     EJKI_UNROLL for (int r = 0; r < tokens; r++) {
-        z[r] = v_load(t->bias + c);
-        d[r] = v_widen_some(dtype, element_at(dtype, cotangents[r], c), left);
+        z[r] = v_load(t->bias + at);
+        d[r] = lanes_of(dtype, cotangents[r], l);
     }
-    if (t->p->silu) window_sums(dtype, width, tokens, rows, c, left, t->taps, t->stride, z);
+    if (t->p->silu) window_sums(dtype, width, tokens, rows, l, t->taps, t->stride, z);
     EJKI_UNROLL for (int r = 0; r < tokens; r++) {
-        if (t->p->silu) d[r] = v_mul(d[r], v_silu_slope(z[r], v_sigmoid(z[r])));
-        v_store(to + r * t->stride + c, d[r]);
+        if (t->p->silu) d[r] = v_mul(d[r], v_silu_slope(z[r], v_sigmoid_of(dtype, z[r])));
+        v_store(to + r * t->stride + at, d[r]);
     }
     if (!own) return;
-    float *sums = s->weights + c;
-    for (int i = 0; i <= width; i++, sums += t->p->channels) {
-        vf sum = left >= VL ? v_load(sums) : v_load_first(sums, left);
-        EJKI_UNROLL for (int r = 0; r < tokens; r++) {
-            if (i == width)
-                sum = v_add(sum, d[r]);
-            else
-                sum =
-                    v_fma(d[r], v_widen_some(dtype, element_at(dtype, rows[r + i], c), left), sum);
-        }
-        if (left >= VL)
-            v_store(sums, sum);
-        else
-            v_store_first(sums, sum, left);
+    float *sums = s->weights + at;
+    for (int i = 0; i <= width; i++, sums += s->pitch) {
+        vf sum = v_load(sums);
+        EJKI_UNROLL for (int r = 0; r < tokens; r++) sum =
+            i == width ? v_add(sum, d[r]) : v_fma(d[r], lanes_of(dtype, rows[r + i], l), sum);
+        v_store(sums, sum);
     }
 }
 
@@ -65,16 +59,20 @@ INLINE void ask(const ejk_dtype dtype, const void *row, int64_t c, int64_t dista
 INLINE void d_sums_of(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
                       const void *const *rows, const void *const *cotangents, float *to,
                       const bool own) {
-    const int64_t columns = s->t.columns;
+    const int64_t columns = s->t.columns, line = LINE / element_size(dtype);
     int64_t c = 0;
-    for (; c + VL <= columns; c += VL) {
-        for (int r = 0; r < tokens && c * element_size(dtype) % LINE == 0; r++) {
-            ask(dtype, rows[r + width - 1], c, TOKENS * s->t.p->x.step);
-            ask(dtype, cotangents[r], c, TOKENS * s->t.p->y.step);
-        }
-        d_sums_at(dtype, width, tokens, s, rows, cotangents, to, own, c, VL);
+    for (; c + 2 * VL <= columns; c += 2 * VL) {
+        for (int64_t i = -c & (line - 1); i < 2 * VL; i += line)
+            for (int r = 0; r < tokens; r++) {
+                ask(dtype, rows[r + width - 1], c + i, TOKENS * s->t.p->x.step);
+                ask(dtype, cotangents[r], c + i, TOKENS * s->t.p->y.step);
+            }
+        EJKI_UNROLL for (int half = 0; half < 2; half++) d_sums_at(
+            dtype, width, tokens, s, rows, cotangents, to, own, (lanes){.c = c, .half = half});
     }
-    if (c < columns) d_sums_at(dtype, width, tokens, s, rows, cotangents, to, own, c, columns - c);
+    for (; c < columns; c += VL)
+        d_sums_at(dtype, width, tokens, s, rows, cotangents, to, own,
+                  (lanes){.c = c, .half = 2, .left = ejki_min(columns - c, VL)});
 }
 
 /* Four tokens of four taps, as most models have it, or one. */
@@ -113,27 +111,45 @@ static void take_d_sums(const segment *s, seq_range range, int64_t token, int64_
     }
 }
 
-/* The second pass: gradients of some tokens at VL columns, from `base` and the cotangents of their sums. */
-INLINE void gradients_at(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
-                         const void *const *rows, const float *const *base, void *const *to,
-                         int64_t c) {
-    const int64_t left = s->t.columns - c;
-    vf sum[TOKENS];
-    EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] = v_load(base[r] + c);
-    window_sums(EJK_DTYPE_F32, width, tokens, rows, c, VL, s->turned, s->t.stride, sum);
-    EJKI_UNROLL for (int r = 0; r < tokens; r++)
-        v_narrow_some(dtype, element_at(dtype, to[r], c), sum[r], left);
+/* The second pass: gradients of some tokens at VL columns of floats, from `base` and the cotangents of their sums. */
+INLINE void gradients_at(const int width, const int tokens, const segment *s,
+                         const void *const *rows, const float *const *base, int64_t at, vf *sum) {
+    const lanes l = {.c = at, .half = 2, .left = VL};
+    EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] = v_load(base[r] + at);
+    window_sums(EJK_DTYPE_F32, width, tokens, rows, l, s->turned, s->t.stride, sum);
 }
 
-static void gradients_of(const ejk_dtype dtype, const segment *s, int64_t tokens,
+INLINE void gradients_of(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
                          const void *const *rows, const float *const *base, void *const *to) {
-    for (int64_t c = 0; c < s->t.columns; c += VL)
-        if (tokens == TOKENS && s->t.p->width == 4)
-            gradients_at(dtype, 4, TOKENS, s, rows, base, to, c);
-        else
-            for (int64_t r = 0; r < tokens; r++)
-                gradients_at(dtype, (int)s->t.p->width, 1, s, rows + r, base + r, to + r, c);
+    const int64_t columns = s->t.columns;
+    vf sum[2][TOKENS];
+    int64_t c = 0;
+    for (; c + 2 * VL <= columns; c += 2 * VL) {
+        EJKI_UNROLL for (int half = 0; half < 2; half++)
+            gradients_at(width, tokens, s, rows, base, c + half * VL, sum[half]);
+        EJKI_UNROLL for (int r = 0; r < tokens; r++)
+            v_narrow_halves(dtype, false, element_at(dtype, to[r], c), sum[0][r], sum[1][r]);
+    }
+    for (; c < columns; c += VL) {
+        gradients_at(width, tokens, s, rows, base, c, sum[0]);
+        EJKI_UNROLL for (int r = 0; r < tokens; r++)
+            v_narrow_some(dtype, element_at(dtype, to[r], c), sum[0][r], columns - c);
+    }
 }
+
+#define GRADIENTS(name, dtype)                                                                     \
+    static __attribute__((noinline)) void name(const segment *s, int64_t tokens,                   \
+                                               const void *const *rows, const float *const *base,  \
+                                               void *const *to) {                                  \
+        if (tokens == TOKENS && s->t.p->width == 4)                                                \
+            gradients_of(dtype, 4, TOKENS, s, rows, base, to);                                     \
+        else                                                                                       \
+            for (int64_t r = 0; r < tokens; r++)                                                   \
+                gradients_of(dtype, (int)s->t.p->width, 1, s, rows + r, base + r, to + r);         \
+    }
+GRADIENTS(gradients_f32, EJK_DTYPE_F32)
+GRADIENTS(gradients_bf16, EJK_DTYPE_BF16)
+GRADIENTS(gradients_f16, EJK_DTYPE_F16)
 
 /* Cotangents of the entries of a final state that are tokens, as rows. */
 static void take_extra(const segment *s, int64_t n) {
@@ -143,6 +159,8 @@ static void take_extra(const segment *s, int64_t n) {
             s->extra[i * s->t.stride + c] =
                 element_load((ejk_dtype)p->dtype, p->after.data,
                              conv_state_at(&p->after, n, s->t.first + c) + i);
+    for (int64_t i = 0; i < p->width - 1; i++)
+        v_put_in_order((ejk_dtype)p->dtype, false, s->extra + i * s->t.stride, s->t.columns);
 }
 
 static void tokens_of(const segment *s, int64_t row, int64_t n, int64_t token, int64_t stop) {
@@ -167,7 +185,9 @@ static void tokens_of(const segment *s, int64_t row, int64_t n, int64_t token, i
             base[r] = s->extra + (late >= 0 ? late : w) * stride;
             to[r] = row_at(dtype, &s->t, &p->d_x, row, token + k + r);
         }
-        gradients_of(dtype, s, count, rows, base, to);
+        (dtype == EJK_DTYPE_F32    ? gradients_f32
+         : dtype == EJK_DTYPE_BF16 ? gradients_bf16
+                                   : gradients_f16)(s, count, rows, base, to);
     }
 }
 
@@ -183,8 +203,11 @@ static int64_t segments_of(const conv_problem *p) {
 static int64_t own_floats(const conv_problem *p) {
     return tile_floats(p, stride_of(p)) + (SEGMENT + 3 * p->width + 1) * stride_of(p);
 }
+static int64_t pitch_of(const conv_problem *p) {
+    return ejki_round_up(p->channels, LINE / 4);
+}
 static int64_t sum_floats(const conv_problem *p) {
-    return segments_of(p) * (p->width + 1) * p->channels;
+    return segments_of(p) * (p->width + 1) * pitch_of(p);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -226,9 +249,11 @@ static void work(void *argument, int64_t index) {
         const int64_t first = k / all * stride, row = k % all / each, at = k % all % each * SEGMENT;
         if (first != s.t.first)
             open_segment(&s, p, first, (float *)run->workspace + index * own_floats(p));
-        s.weights = sums_of(run) + k % all * (p->width + 1) * p->channels + first;
+        s.pitch = pitch_of(p);
+        s.weights = sums_of(run) + k % all * (p->width + 1) * s.pitch + first;
         for (int64_t i = 0; i <= p->width; i++)
-            memset(s.weights + i * p->channels, 0, (size_t)s.t.columns * sizeof(float));
+            memset(s.weights + i * s.pitch, 0,
+                   (size_t)ejki_round_up(s.t.columns, LINE / 4) * sizeof(float));
         const int64_t end = ejki_min(at + SEGMENT, q->tokens);
         for (int64_t token = at; token < end;) {
             const int64_t n = seq_find(q, row, token), stop = seq_stop(q, n, token, end);
@@ -249,24 +274,25 @@ static void work_sums(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const conv_problem *p = run->problem;
     const ejk_dtype dtype = (ejk_dtype)p->dtype;
-    const float *sums = sums_of(run);
-    const int64_t all = segments_of(p), vectors = ejki_cdiv(p->channels, VL);
-    for (int64_t v = vectors * index / run->workers; v < vectors * (index + 1) / run->workers;
-         v++) {
-        const int64_t c = v * VL, left = ejki_min(p->channels - c, VL);
-        for (int64_t i = 0; i <= p->width; i++) {
-            vf sum = v_zero();
-            float lanes[VL];
-            for (int64_t k = 0; k < all; k++)
-                sum = v_add(sum,
-                            v_load_first(sums + (k * (p->width + 1) + i) * p->channels + c, left));
-            v_store(lanes, sum);
+    const int64_t all = segments_of(p), pitch = pitch_of(p), taps = p->width + 1;
+    const int64_t pairs = ejki_cdiv(p->channels, 2 * VL);
+    for (int64_t v = pairs * index / run->workers; v < pairs * (index + 1) / run->workers; v++) {
+        const int64_t c = v * 2 * VL, left = ejki_min(p->channels - c, 2 * VL);
+        for (int64_t i = 0; i < taps; i++) {
+            float sums[2 * VL] = {0};
+            for (int64_t at = 0; at < left; at += VL) {
+                vf sum = v_zero();
+                for (int64_t k = 0; k < all; k++)
+                    sum = v_add(sum, v_load(sums_of(run) + (k * taps + i) * pitch + c + at));
+                v_store(sums + at, sum);
+            }
+            v_put_in_order(dtype, true, sums, left);
             for (int64_t l = 0; l < left; l++)
                 if (i < p->width && p->d_weight.data)
                     element_store(dtype, p->d_weight.data,
-                                  conv_state_at(&p->d_weight, 0, c + l) + i, lanes[l]);
+                                  conv_state_at(&p->d_weight, 0, c + l) + i, sums[l]);
                 else if (i == p->width && p->d_bias)
-                    element_store(dtype, p->d_bias, c + l, lanes[l]);
+                    element_store(dtype, p->d_bias, c + l, sums[l]);
         }
     }
 }

@@ -8,45 +8,63 @@
 #define EJKI_CAUSAL_CONV1D_WINDOW_H
 
 #include "kernels/simd/unroll.h"
-#include "kernels/simd/vec_element.h"
+#include "kernels/simd/vec_halves.h"
 #include "kernels/simd/vec_math.h"
 #include "operations/state_space/causal_conv1d/problem.cuh"
 
 /* Columns of a task at most: a few rows of so many stay in a second-level cache. */
 enum { TOKENS = 4, COLUMNS = 2048, LINE = 64 };
 
-/* VL columns, or the first `left` of them, of `tokens` results; constants wherever they can be. */
+/*
+ * VL columns of a row: half 0 or 1 of 2 VL columns, from a multiple of as many on, or the last ones, of which `left`
+ * count. Floats of a tile lie in the order of halves wherever there are whole ones.
+ */
+typedef struct lanes {
+    int64_t c, left;
+    int half; /* 2: none */
+} lanes;
+
+INLINE vf lanes_of(const ejk_dtype dtype, const void *row, const lanes l) {
+    const void *from = element_at(dtype, row, l.c);
+    return l.half == 2 ? v_widen_some(dtype, from, l.left) : v_widen_half(dtype, from, l.half);
+}
+INLINE int64_t floats_at(const lanes l) {
+    return l.half == 1 ? l.c + VL : l.c;
+}
+
+/* Some columns of `tokens` results; constants wherever they can be. */
 INLINE void window_sums(const ejk_dtype dtype, const int width, const int tokens,
-                        const void *const *rows, int64_t c, int64_t left, const float *taps,
-                        int64_t stride, vf *sum) {
+                        const void *const *rows, const lanes l, const float *taps, int64_t stride,
+                        vf *sum) {
+    const float *own = taps + floats_at(l);
     if (width == 4) {
         vf row[TOKENS + 3];
-        EJKI_UNROLL for (int k = 0; k < tokens + 3; k++) row[k] =
-            v_widen_some(dtype, element_at(dtype, rows[k], c), left);
+        EJKI_UNROLL for (int k = 0; k < tokens + 3; k++) row[k] = lanes_of(dtype, rows[k], l);
         EJKI_UNROLL for (int i = 0; i < 4; i++) {
-            const vf tap = v_load(taps + i * stride + c);
+            const vf tap = v_load(own + i * stride);
             EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] = v_fma(tap, row[r + i], sum[r]);
         }
         return;
     }
     for (int i = 0; i < width; i++) {
-        const vf tap = v_load(taps + i * stride + c);
+        const vf tap = v_load(own + i * stride);
         EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] =
-            v_fma(tap, v_widen_some(dtype, element_at(dtype, rows[r + i], c), left), sum[r]);
+            v_fma(tap, lanes_of(dtype, rows[r + i], l), sum[r]);
     }
 }
 
-/* Not memcpy() of a size that the compiler does not know, which is a call. */
-static inline void element_copy(ejk_dtype dtype, void *to, const void *from) {
-    uint32_t whole;
-    uint16_t half;
+/* Elements that lie `to_step` and `from_step` apart, from the first to the last. */
+INLINE void copy_elements(const ejk_dtype dtype, void *to, int64_t to_step, const void *from,
+                          int64_t from_step, int64_t count) {
     if (dtype == EJK_DTYPE_F32) {
-        memcpy(&whole, from, sizeof whole);
-        memcpy(to, &whole, sizeof whole);
-        return;
+        float *t = to;
+        const float *f = from;
+        for (int64_t c = 0; c < count; c++) t[c * to_step] = f[c * from_step];
+    } else {
+        uint16_t *t = to;
+        const uint16_t *f = from;
+        for (int64_t c = 0; c < count; c++) t[c * to_step] = f[c * from_step];
     }
-    memcpy(&half, from, sizeof half);
-    memcpy(to, &half, sizeof half);
 }
 
 /* ---- Tiles of channels ------------------------------------------------------------------------------- */
@@ -75,6 +93,8 @@ static inline void tile_open(const ejk_dtype dtype, tile *t, const conv_problem 
                 element_load(dtype, p->weight.data, conv_state_at(&p->weight, 0, first + c) + i);
         if (p->has_bias) t->bias[c] = element_load(dtype, p->bias, first + c);
     }
+    for (int64_t i = 0; i <= p->width; i++)
+        v_put_in_order(dtype, false, memory + i * stride, columns);
 }
 
 /* The state of a sequence as rows. */
@@ -85,12 +105,10 @@ static inline void tile_take_state(const ejk_dtype dtype, const tile *t, int64_t
         memset(t->before, 0, (size_t)((p->width - 1) * t->stride * size));
         return;
     }
-    for (int64_t c = 0; c < t->columns; c++) {
-        const int64_t at = conv_state_at(&p->before, slot, t->first + c);
-        for (int64_t i = 0; i < p->width - 1; i++)
-            element_copy(dtype, element_at(dtype, t->before, i * t->stride + c),
-                         element_at(dtype, p->before.data, at + i));
-    }
+    const int64_t at = conv_state_at(&p->before, slot, t->first);
+    for (int64_t i = 0; i < p->width - 1; i++)
+        copy_elements(dtype, element_at(dtype, t->before, i * t->stride), 1,
+                      element_at(dtype, p->before.data, at + i), p->before.channel, t->columns);
 }
 
 /* Where token `token` of a tile lies. */
