@@ -17,7 +17,7 @@
 
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/matmul/shared/product_finish.h"
+#include "operations/matmul/shared/product_results.h"
 #include "operations/matmul/shared/product_sums.h"
 #ifndef TILE_BYTE_DOT
 #include "operations/matmul/shared/product_dense.h"
@@ -48,11 +48,6 @@ static bool by_groups(const mm_product *p) {
 static mm_size panel_of(const mm_product *p) {
     const mm_size width = by_groups(p) ? PACKED_COLUMNS : TILE_COLUMNS;
     return p->gated && p->interleaved ? width / 2 : width;
-}
-
-/* True if rows of results are added up, in memory that workers share: by columns only. */
-static bool adds_up(const mm_product *p) {
-    return p->scatter.present || p->fold.present;
 }
 
 static mm_size rows_added_up(const mm_product *p) {
@@ -86,7 +81,7 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
     plan.rows = ejki_min(PRODUCT_ROWS, tiles * TILE_ROWS);
     plan.columns = ejki_min(PRODUCT_COLUMNS, panels * panel_of(p) * (p->gated ? 2 : 1));
     plan.a = plan.rows * PRODUCT_DEPTH + VL;
-    plan.b = plan.columns * PRODUCT_DEPTH;
+    plan.b = ejki_min(plan.columns, PACK_COLUMNS) * PRODUCT_DEPTH;
     if (by_groups(p)) plan_groups(p, &plan);
     plan.sums = plan.columns * plan.rows;
     plan.own = ejki_round_up(plan.a, 16) + plan.b + plan.sums;
@@ -115,89 +110,6 @@ static product_memory memory_of(const mm_problem *problem, int64_t workers) {
 
 /* ---- Results ---------------------------------------------------------------------------------------- */
 
-/* n columns of a row from `j` of the block on, activated. */
-INLINE vf result_of(const product_block *k, const float *sums, mm_size j, mm_size n) {
-    const mm_product *p = k->p;
-    const mm_size column = k->column + j, stride = k->capacity * TILE_COLUMNS;
-    float both[2 * VL];
-    vf gate, value = v_zero();
-    if (!p->gated) {
-        gate = v_load(sums + j / TILE_COLUMNS * stride + j % TILE_COLUMNS);
-        return activate(p, with_bias(p, k->s, gate, column, n), value);
-    }
-    if (!p->interleaved) {
-        const mm_size second = ejki_cdiv(k->columns, TILE_COLUMNS) * stride;
-        sums += j / TILE_COLUMNS * stride + j % TILE_COLUMNS;
-        gate = with_bias(p, k->s, v_load(sums), column, n);
-        value = with_bias(p, k->s, v_load(sums + second), p->columns + column, n);
-        return activate(p, gate, value);
-    }
-    for (int half = 0; half < 2; half++) {
-        const mm_size at = 2 * j + half * VL, left = 2 * n - half * VL;
-        const vf sum = v_load(sums + at / TILE_COLUMNS * stride + at % TILE_COLUMNS);
-        v_store(both + half * VL,
-                left > 0 ? with_bias(p, k->s, sum, 2 * k->column + at, left) : sum);
-    }
-    return activate(p, every_other(both, VL), every_other(both + 1, VL));
-}
-
-/* n results of row `row` times elements of a view, at `at` and then `step` apart. */
-static vf times(const mm_view *v, mm_size at, mm_size step, vf value, mm_size n) {
-    float lane[VL];
-    v_store(lane, value);
-    for (mm_size i = 0; i < n; i++) lane[i] *= element_load(dtype_of(v), v->data, at + i * step);
-    return v_load(lane);
-}
-
-/* Factors of MM_DEPTH. */
-static vf with_factors(const product_block *k, vf v, mm_size row, mm_size column, mm_size n) {
-    const mm_product *p = k->p;
-    const mm_view *fold = &p->fold;
-    float lane[VL];
-    if (p->scale.present) {
-        v_store(lane, v);
-        for (mm_size i = 0; i < n; i++)
-            lane[i] *= element_load(dtype_of(&p->scale), p->scale.data,
-                                    mm_scale_at(p, k->s->held, row, column + i));
-        v = v_load(lane);
-    }
-    if (!fold->present) return v;
-    return times(fold, k->s->held * fold->group + row * fold->row + column * fold->column,
-                 fold->column, v, n);
-}
-
-/* The row that a row of results is added to, and its weight; NULL: it is a result itself. */
-static float *added_to(const product_block *k, mm_size row, float *weight) {
-    const mm_product *p = k->p;
-    mm_size at = 0;
-    *weight = 1;
-    if (!adds_up(p)) return NULL;
-    if (p->fold.present) at = k->s->held * p->out_rows + row / p->block;
-    if (p->scatter.present) at = mm_number(&p->scatter, row);
-    if (p->weight_type) *weight = element_load((ejk_dtype)p->weight_type, p->weight, row);
-    return k->scattered + at * p->columns + k->column;
-}
-
-static void finish_row(const product_block *k, mm_size i) {
-    const mm_product *p = k->p;
-    const mm_segment *s = k->s;
-    const mm_size row = s->first + k->row + i;
-    float weight, *sums = added_to(k, row, &weight);
-    for (mm_size j = 0; j < k->columns; j += VL) {
-        const mm_size n = ejki_min(k->columns - j, VL), column = k->column + j;
-        vf v = s->idle ? v_zero() : result_of(k, k->sums + i * TILE_COLUMNS, j, n);
-        if (p->split == MM_DEPTH && !mm_is_empty(p, s)) v = with_factors(k, v, row, column, n);
-        if (sums) {
-            v = v_fma(v, v_set1(weight), v_load_first(sums + j, n));
-            v_store_first(sums + j, v, n);
-            continue;
-        }
-        if (p->add.present) v = v_add(v, view_load(&p->add, s->add + row * p->add.row + column, n));
-        void *out = element_at(dtype_of(&p->out), p->out.data, s->out + row * p->out.row + column);
-        v_narrow_some(dtype_of(&p->out), out, v, n);
-    }
-}
-
 /* What was added up in columns first to end - 1 becomes out. */
 static void finish_scattered(const mm_product *p, const float *scattered, mm_size first,
                              mm_size end) {
@@ -216,31 +128,33 @@ static void finish_scattered(const mm_product *p, const float *scattered, mm_siz
 
 /* ---- Workers ---------------------------------------------------------------------------------------- */
 
-INLINE void sums_of(const ejk_dtype dtype, product_block *k) {
+/* True if results are made of the sums already. */
+INLINE bool sums_of(const ejk_dtype dtype, product_block *k) {
 #ifdef TILE_BYTE_DOT
     sum_groups(dtype, k);
+    return false;
 #else
-    if (by_groups(k->p))
-        sum_groups(dtype, k);
-    else
-        sum_block(dtype, k);
+    if (!by_groups(k->p)) return sum_block(dtype, k);
+    sum_groups(dtype, k);
+    return false;
 #endif
 }
 
 static void do_block(product_block *k) {
+    bool done = false;
     if (!k->s->idle) {
 #ifdef TILE_BF16_DOT
-        sums_of(EJK_DTYPE_BF16, k);
+        done = sums_of(EJK_DTYPE_BF16, k);
 #else
         if (k->p->a.dtype == EJK_DTYPE_F32)
-            sums_of(EJK_DTYPE_F32, k);
+            done = sums_of(EJK_DTYPE_F32, k);
         else if (k->p->a.dtype == EJK_DTYPE_BF16)
-            sums_of(EJK_DTYPE_BF16, k);
+            done = sums_of(EJK_DTYPE_BF16, k);
         else
-            sums_of(EJK_DTYPE_F16, k);
+            done = sums_of(EJK_DTYPE_F16, k);
 #endif
     }
-    for (mm_size i = 0; i < k->rows; i++) finish_row(k, i);
+    if (!done) finish_columns(k, 0, k->columns);
 }
 
 /* Rows low to high - 1 of all, and columns first to end - 1. */

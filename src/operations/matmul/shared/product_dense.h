@@ -4,8 +4,8 @@
 #define EJKI_PRODUCT_DENSE_H
 
 #include "operations/matmul/shared/product_block.h"
-#include "operations/matmul/shared/product_finish.h"
 #include "operations/matmul/shared/product_pack.h"
+#include "operations/matmul/shared/product_results.h"
 #ifdef TILE_AMX
 #include "operations/matmul/shared/amx/product_tiles.h"
 #else
@@ -122,19 +122,26 @@ INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_si
     }
 }
 
+/* Where element `first` of the depth of a column of b lies. */
+INLINE const void *b_at(const ejk_dtype dtype, const product_block *k, mm_size first,
+                        mm_size column) {
+    const mm_product *p = k->p;
+    return element_at(dtype, p->b.data,
+                      k->s->b + mm_step(p, &p->b, k->s->step + first, p->b.row) +
+                          column * p->b.column);
+}
+
 /* `columns` columns of b from `column` on, to panels. */
 INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first, mm_size depth,
                    mm_size column, mm_size columns, float *target) {
     const mm_product *p = k->p;
-    const mm_size step = k->s->step + first;
 #ifndef TILE_BF16_DOT
     if (p->quant.present) {
-        pack_quant(&p->quant, k->s->held, step, depth, column, columns, target);
+        pack_quant(&p->quant, k->s->held, k->s->step + first, depth, column, columns, target);
         return true;
     }
 #endif
-    const void *b = element_at(dtype, p->b.data,
-                               k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    const void *b = b_at(dtype, k, first, column);
 #ifdef TILE_AMX
     if (p->b.flipped) return tiles_pack_columns(b, p->b.column, depth, columns, target);
     tiles_fill(ejki_cdiv(depth, TILE_UNIT), pack_room(ejki_cdiv(depth, TILE_UNIT)), columns,
@@ -192,15 +199,16 @@ INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
     lines->count = count;
 }
 
-/* Products of a block's rows with `panels` panels of b. */
-INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add) {
+/* Products of a block's rows with `panels` panels of b, which is packed; sums are those of the first one. */
+INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
+                     float *sums) {
     gemm_prefetch lines;
     lines.near = false;
-    for (int64_t n = 0; n < panels; n++)
+    for (int64_t n = 0; n < panels; n++, sums += k->capacity * TILE_COLUMNS)
         for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
             const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
             const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
-            float *c = k->sums + (n * k->capacity + t) * TILE_COLUMNS;
+            float *c = sums + t * TILE_COLUMNS;
             ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
 #ifdef TILE_BF16_DOT
             if (!fit || !k->fit[t / TILE_ROWS]) {
@@ -219,16 +227,14 @@ INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, 
 static bool streams(const product_block *k) {
     const mm_product *p = k->p;
     if (p->quant.present || (p->scale.present && p->split != MM_DEPTH)) return false;
-    return k->rows <= (p->b.flipped ? TILE_ROWS : STREAM_ROWS);
+    return k->rows <= (p->b.flipped ? TILE_ROWS : shape_stream_rows());
 }
 
 /* `columns` columns of b from `column` on, which are not packed. */
 INLINE void stream_b(const ejk_dtype dtype, product_block *k, mm_size first, mm_size depth,
                      mm_size column, mm_size columns, const void *after, float *sums) {
     const mm_product *p = k->p;
-    const mm_size step = k->s->step + first;
-    const void *b = element_at(dtype, p->b.data,
-                               k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    const void *b = b_at(dtype, k, first, column);
     const stream s = {k->a, sums, k->rows, k->capacity, k->fit};
     if (p->b.flipped)
         stream_columns(dtype, &s, b, p->b.column, depth, columns, after, first > 0);
@@ -237,44 +243,50 @@ INLINE void stream_b(const ejk_dtype dtype, product_block *k, mm_size first, mm_
 }
 #endif
 
-INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
+/* True if results are made of the sums, too: of those of the last block of the depth while they are in the caches. */
+INLINE bool sum_block(const ejk_dtype dtype, product_block *k) {
     const mm_product *p = k->p;
     const bool halves = p->gated && !p->interleaved;
     const mm_size wide = p->gated && p->interleaved ? 2 : 1;
     const mm_size column = k->column * wide, columns = k->columns * wide, depth = k->s->depth;
     const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
+    bool finished = false;
     if (depth == 0)
         memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
     for (mm_size first = 0, own; first < depth; first += own) {
-        own = ejki_min(depth - first, PRODUCT_DEPTH * TILE_UNIT);
+        own = ejki_min(depth - first, shape_depth(k->rows) * TILE_UNIT);
         if (p->run) own = ejki_min(own, p->run - first % p->run);
         const int64_t words = pack_room(ejki_cdiv(own, TILE_UNIT));
-        bool fit = true;
-        const mm_size next = first + own, step = k->s->step + next;
-        const void *b = element_at(
-            dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+        const mm_size next = first + own;
+        const bool last = next == depth;
+        const void *b = last ? k->after : b_at(dtype, k, next, column);
         pack_a(dtype, k, first, own);
 #ifndef TILE_AMX
         if (streams(k)) {
             for (int half = 0; half <= halves; half++)
-                stream_b(dtype, k, first, own, column + (half ? p->columns : 0), columns,
-                         next < depth ? b : k->after,
+                stream_b(dtype, k, first, own, column + (half ? p->columns : 0), columns, b,
                          k->sums + half * each * k->capacity * TILE_COLUMNS);
             continue;
         }
 #endif
-        for (int half = 0; half <= halves; half++) {
-            float *target = k->b + half * each * words * TILE_COLUMNS;
-            const mm_size from = column + (half ? p->columns : 0);
-            fit &= pack_b(dtype, k, first, own, from, columns, target);
-            if (p->scale.present && p->split != MM_DEPTH)
-                scale_b(k, first, own, from, columns, target);
-        }
-        look_ahead(dtype, k, next < depth ? b : k->after,
-                   next < depth ? ejki_min(own, depth - next) : own, columns,
+        look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
                    panels * ejki_cdiv(k->rows, TILE_ROWS));
-        multiply(k, panels, words, fit, first > 0);
+        for (int half = 0; half <= halves; half++) {
+            float *sums = k->sums + half * each * k->capacity * TILE_COLUMNS;
+            const mm_size from = column + (half ? p->columns : 0);
+            for (mm_size j = 0, some; j < columns; j += some) {
+                some = ejki_min(columns - j, PACK_COLUMNS);
+                const bool fit = pack_b(dtype, k, first, own, from + j, some, k->b);
+                if (p->scale.present && p->split != MM_DEPTH)
+                    scale_b(k, first, own, from + j, some, k->b);
+                multiply(k, ejki_cdiv(some, TILE_COLUMNS), words, fit, first > 0,
+                         sums + j * k->capacity);
+                if (last && !p->gated) finish_columns(k, j, j + some);
+            }
+        }
+        finished = last && !p->gated;
     }
+    return finished;
 }
 
 #endif

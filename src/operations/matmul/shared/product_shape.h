@@ -7,7 +7,12 @@
 #ifndef EJKI_PRODUCT_SHAPE_H
 #define EJKI_PRODUCT_SHAPE_H
 
+#include <ejkernel/device.h>
+
 #include "kernels/simd/vec.h"
+
+#include <string.h>
+
 #if defined(EJKI_TIER_AMX) && defined(TILE_BYTE_DOT)
 #include "kernels/simd/vec_avx512_vnni.h"
 #endif
@@ -68,6 +73,8 @@
  */
 #define PRODUCT_DEPTH   256
 #define PRODUCT_COLUMNS 1024
+/* Columns of b that are packed before tiles multiply them. */
+#define PACK_COLUMNS (2 * TILE_COLUMNS)
 /* Rows whose sums are kept while b is packed once; a multiple of every TILE_ROWS. */
 #ifdef TILE_AMX
 #define PRODUCT_ROWS 512
@@ -84,6 +91,19 @@
 #else
 #define STREAM_ROWS TILE_ROWS
 #endif
+
+/* Xeons before Ice Lake, whose first-level cache a panel of PRODUCT_DEPTH words would fill. */
+static inline bool shape_is_small(void) {
+    const ejk_cpu_info *cpu = ejk_cpu();
+    return strcmp(cpu->vendor, "intel") == 0 && cpu->l1d_bytes <= 32 << 10;
+}
+/* Words of the depth in a block for that many rows, and rows up to which b is not packed; bits depend on neither. */
+static inline int64_t shape_depth(int64_t rows) {
+    return !shape_is_small() ? PRODUCT_DEPTH : rows <= 128 ? 64 : PRODUCT_DEPTH;
+}
+static inline int64_t shape_stream_rows(void) {
+    return shape_is_small() ? TILE_ROWS : STREAM_ROWS;
+}
 
 /* Words that `words` of the depth take in memory: tiles have them in steps of 16, those behind the last one being 0. */
 enum { TILE_STEP = 16 };
