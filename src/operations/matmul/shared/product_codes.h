@@ -46,13 +46,13 @@ typedef struct codes_table {
 #endif
 } codes_table;
 
-static int codes_kind(const mm_quant *q) {
+INLINE int codes_kind(const mm_quant *q) {
     return q->bits <= 4 ? CODES_EIGHT : q->mode == MM_FP8 ? CODES_E4M3 : CODES_WHOLE;
 }
 
 static const float codes_whole[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
-static codes_table codes_table_of(const mm_quant *q) {
+INLINE codes_table codes_table_of(const mm_quant *q) {
     const float *numbers = q->mode == MM_NF4   ? ejki_nf4
                            : q->mode == MM_FP4 ? ejki_fp4
                                                : codes_whole;

@@ -21,13 +21,13 @@
 
 #include <ejkernel/device.h>
 
-#include "operations/matmul/shared/product_rows.h"
+#include "operations/matmul/shared/product_chunk.h"
 
 enum { FEW_ROWS = 4 };
 #if defined(TILE_AMX) && defined(TILE_BF16_DOT)
 #define FEW_IN_STEPS /* sums are those of tiles */
 #endif
-enum { GROUP_DEPTH = 128, GROUP_BLOCKS = 16, GROUP_COLUMNS = 256 };
+enum { GROUP_COLUMNS = 256 };
 #ifdef FEW_IN_STEPS
 #define FEW_VECTORS(rows) ((rows) > 1 ? 2 : 4)
 #elif VL == 16
@@ -92,34 +92,10 @@ INLINE vf group_zero(const group_codes *c, const uint8_t *scales, int column) {
                  codes_scale(c->form.zero_type, zeros + column * c->form.zero_bytes));
 }
 
-/* Where inner sums of row `at` of all blocks begin. */
-INLINE vf group_begin(const group_rows *r, int64_t at) {
-#ifdef TILE_BYTE_DOT
-    /* Where two sums are known to begin alike, gcc 12 keeps the 24 of a tile in memory: 1.5 times the time. */
-    vf begin = v_set1_whole(r->begins[at]);
-    __asm__ volatile("" : "+v"(begin));
-    return begin;
-#else
-    (void)r;
-    (void)at;
-    return v_zero();
-#endif
-}
 /* What bytes of codes have in their middle. */
 static int group_middle(const mm_quant *q) {
     return q->mode == MM_FP4 ? 12 : q->bits <= 4 ? 8 : 128;
 }
-/* A row's inner sum with its zeros and scales. */
-INLINE vf group_end(const bool rounds, const bool zeros, vf inner, vf scale, vf zero, float sum,
-                    float row_scale, vf total) {
-#ifdef TILE_BYTE_DOT
-    inner = v_of_whole(inner);
-#endif
-    if (zeros) inner = v_fma(zero, v_set1(sum), inner);
-    if (rounds) scale = v_mul(scale, v_set1(row_scale));
-    return v_fma(scale, inner, total);
-}
-
 /* ---- Few rows ---------------------------------------------------------------------------------------- */
 
 #ifdef FEW_IN_STEPS
@@ -237,15 +213,6 @@ static few_fn few_of(int64_t rows, int kind) {
 
 /* ---- Many rows --------------------------------------------------------------------------------------- */
 
-/* TILE_COLUMNS columns of some blocks as operands. */
-typedef struct group_chunk {
-    float *words;
-    int64_t blocks, first; /* first of its blocks among all */
-    bool rounds, zeros;
-    int64_t steps[GROUP_BLOCKS];
-    float scale[GROUP_BLOCKS][TILE_COLUMNS], zero[GROUP_BLOCKS][TILE_COLUMNS];
-} group_chunk;
-
 /* A block of a stream from `column` on, behind `used` words of the chunk. */
 INLINE void chunk_block(const int kind, const group_codes *c, const packed_block *b,
                         const uint8_t *stream, int column, int64_t ahead, float *to) {
@@ -303,103 +270,6 @@ static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, 
     }
     return chunk->blocks > 0;
 }
-
-#ifdef TILE_AMX
-/* Totals of `rows` rows from `row` on with the inner sums of block n. */
-INLINE void group_settle_block(int64_t rows, const group_chunk *chunk, const group_rows *r,
-                               int64_t row, int64_t n, const float *inner, float *totals) {
-    const int64_t at = (chunk->first + n) * r->capacity + row;
-    const bool begins = chunk->first + n == 0;
-    const bool rounds = chunk->rounds, zeros = chunk->zeros;
-    for (int j = 0; j < TILE_COLUMNS; j += VL) {
-        const vf scale = v_load(&chunk->scale[n][j]);
-        const vf zero = zeros ? v_load(&chunk->zero[n][j]) : v_zero();
-        for (int64_t i = 0; i < rows; i++) {
-            float *total = totals + i * TILE_COLUMNS + j;
-            vf own = v_load(inner + i * TILE_COLUMNS + j);
-#ifdef TILE_BYTE_DOT
-            own = v_of_bits(v_bits(own) + v_bits(group_begin(r, at + i)));
-#endif
-            v_store(total, group_end(rounds, zeros, own, scale, zero, r->sums[at + i],
-                                     r->scales[at + i], begins ? v_zero() : v_load(total)));
-        }
-    }
-}
-
-/* Products of a chunk with a tile of rows: vectors settle a block while tiles multiply the next one. */
-INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
-                        const group_rows *r, int64_t row, const float *x, float *totals) {
-    float inner[2][TILE_ROWS * TILE_COLUMNS];
-    const float *words = chunk->words;
-    for (int64_t n = 0; n <= chunk->blocks; n++) {
-        if (n < chunk->blocks) {
-            tiles_multiply(both, chunk->steps[n], x, words, inner[n % 2], false);
-            x += chunk->steps[n] * TILE_ROWS;
-            words += chunk->steps[n] * TILE_COLUMNS;
-        }
-        if (n > 0) group_settle_block(rows, chunk, r, row, n - 1, inner[(n - 1) % 2], totals);
-    }
-}
-
-static void group_multiply(int64_t rows, const group_chunk *chunk, const group_rows *r, int64_t row,
-                           const float *x, float *totals) {
-    if (rows > 16)
-        group_tiles(true, rows, chunk, r, row, x, totals);
-    else
-        group_tiles(false, rows, chunk, r, row, x, totals);
-}
-#else
-/* Products of a chunk with `rows` rows at x, the first of which is row `row`. */
-INLINE void group_tile(const int rows, const group_chunk *chunk, const group_rows *r, int64_t row,
-                       const float *x, float *totals) {
-    const float *words = chunk->words;
-    const bool rounds = chunk->rounds, zeros = chunk->zeros;
-    for (int64_t n = 0; n < chunk->blocks; n++) {
-        const int64_t at = (chunk->first + n) * r->capacity + row;
-        const float *sums = r->sums + at, *own = r->scales + at;
-        vf inner[TILE_ROWS][TILE_VECTORS];
-        EJKI_UNROLL for (int i = 0; i < rows; i++)
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) inner[i][j] = group_begin(r, at + i);
-        const float *end = x + chunk->steps[n] * TILE_ROWS;
-        EJKI_UNROLL_TWICE for (; x < end; x += TILE_ROWS, words += TILE_COLUMNS)
-            gemm_step(rows, TILE_VECTORS, x, 1, words, inner);
-        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
-            const vf scale = v_load(&chunk->scale[n][j * VL]);
-            const vf zero = zeros ? v_load(&chunk->zero[n][j * VL]) : v_zero();
-            EJKI_UNROLL for (int i = 0; i < rows; i++) {
-                float *total = totals + i * TILE_COLUMNS + j * VL;
-                const vf before = chunk->first + n > 0 ? v_load(total) : v_zero();
-                v_store(total, group_end(rounds, zeros, inner[i][j], scale, zero, sums[i], own[i],
-                                         before));
-            }
-        }
-    }
-}
-
-#define GROUP_TILE_DEFINE(n)                                                                       \
-    static __attribute__((noinline)) void group_tile_##n(const group_chunk *chunk,                 \
-                                                         const group_rows *r, int64_t row,         \
-                                                         const float *x, float *totals) {          \
-        group_tile(n, chunk, r, row, x, totals);                                                   \
-    }
-TILE_ROW_COUNTS(GROUP_TILE_DEFINE)
-
-typedef void (*group_tile_fn)(const group_chunk *chunk, const group_rows *r, int64_t row,
-                              const float *x, float *totals);
-static group_tile_fn group_tile_of(int64_t rows) {
-    group_tile_fn best = NULL;
-#define GROUP_TILE_TAKE(n)                                                                         \
-    if (rows <= n) best = group_tile_##n;
-    TILE_ROW_COUNTS(GROUP_TILE_TAKE)
-#undef GROUP_TILE_TAKE
-    return best;
-}
-
-static void group_multiply(int64_t rows, const group_chunk *chunk, const group_rows *r, int64_t row,
-                           const float *x, float *totals) {
-    group_tile_of(rows)(chunk, r, row, x, totals);
-}
-#endif
 
 /* TILE_COLUMNS columns of a stream with all rows. */
 static void group_many(const group_codes *c, const group_rows *r, int64_t rows,

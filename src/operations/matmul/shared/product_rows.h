@@ -99,11 +99,26 @@ INLINE void rows_words(const int unit, int64_t lines, const float *x, int64_t ap
         }
 }
 
+/* A block of row `i`, `at` words into the row; returns where the next one begins. */
+INLINE int64_t rows_place(const int unit, const packed_block *b, const float *x, int64_t i,
+                          int64_t at, group_rows *r) {
+    const bool tiles = group_in_tiles(r->tile);
+    float *tile = r->words + i / r->tile * r->tile * r->depth;
+    float words[PACKED_BLOCK] = {0}, *to = tiles ? words : tile + i % r->tile + at * r->tile;
+    rows_words(unit, b->words, x, tiles ? 1 : r->tile, to);
+    if (!tiles) return at + b->words * (unit / CODES_STEP);
+    const int64_t steps = pack_room(b->words * (unit / CODES_STEP));
+#ifdef TILE_AMX
+    for (int64_t w = 0; w < steps; w += TILE_STEP)
+        memcpy(tile + tiles_place(i % TILE_ROWS, at + w), words + w, TILE_STEP * 4);
+#endif
+    return at + steps;
+}
+
 /* Row `i`; its elements are those at `from`. Bytes of codes have `middle` in theirs. */
 INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool rounds, int middle,
                       const void *from, int64_t i, group_rows *r) {
     float x[PACKED_BLOCK + VL];
-    float *tile = r->words + i / r->tile * r->tile * r->depth;
     int64_t at = 0; /* words before the block */
     packed_block b = {0};
     bool fit = true;
@@ -122,18 +137,10 @@ INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool ro
         r->begins[n * r->capacity + i] = -middle * (int32_t)all;
 #endif
         r->scales[n * r->capacity + i] = scale;
-        const bool tiles = group_in_tiles(r->tile);
-        const int64_t apart = tiles ? 1 : r->tile;
-        float words[PACKED_BLOCK] = {0}, *to = tiles ? words : tile + i % r->tile + at * r->tile;
         if (f->unit == 8)
-            rows_words(8, b.words, x, apart, to);
+            at = rows_place(8, &b, x, i, at, r);
         else
-            rows_words(4, b.words, x, apart, to);
-#ifdef TILE_AMX
-        for (int64_t w = 0; tiles && w < group_steps(f, b.count); w += TILE_STEP)
-            memcpy(tile + tiles_place(i % TILE_ROWS, at + w), words + w, TILE_STEP * 4);
-#endif
-        at += tiles ? group_steps(f, b.count) : b.words * (f->unit / CODES_STEP);
+            at = rows_place(4, &b, x, i, at, r);
     }
     r->unfit[i] = !fit;
     r->some_unfit |= !fit;

@@ -114,7 +114,7 @@ INLINE bool tiles_pack_columns(const void *b, int64_t stride, int64_t depth, int
 }
 
 /* Zeros behind `words` words of each panel of `count` columns, which lie `room` words apart. */
-static void tiles_fill(int64_t words, int64_t room, int64_t count, float *target) {
+INLINE void tiles_fill(int64_t words, int64_t room, int64_t count, float *target) {
     for (int64_t j = 0; j < count; j += TILE_COLUMNS, target += room * TILE_COLUMNS)
         for (int64_t i = words * TILE_COLUMNS; i < room * TILE_COLUMNS; i += VL)
             v_store(target + i, v_zero());
@@ -173,7 +173,7 @@ INLINE void tiles_multiply(const bool both, int64_t words, const float *a, const
 
 #ifdef TILE_BF16_DOT
 /* The same in floats. */
-static void tiles_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
+INLINE void tiles_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
                         bool add) {
     for (int64_t i = 0; i < rows; i++)
         for (int j = 0; j < TILE_COLUMNS; j += VL) {
