@@ -71,6 +71,7 @@ struct out_row {
     const void *add;
     float weight;
     int count, fast; /* columns that there are; those that can be written 16 bytes at a time */
+    int fast_add;    /* of `add`, read */
 };
 DEVICE out_row row_of_out(const mm_product &p, const mm_segment &s, mm_size i, mm_size j) {
     enum { BYTES = OUT == F32 ? 4 : 2, ADD_BYTES = ADD == F32 ? 4 : 2 };
@@ -80,6 +81,7 @@ DEVICE out_row row_of_out(const mm_product &p, const mm_segment &s, mm_size i, m
     r.out = (char *)p.out.data + (s.out + row * p.out.row + j) * BYTES;
     r.add = (const char *)p.add.data + (s.add + row * p.add.row + j) * ADD_BYTES;
     r.fast = ((u64)p.out.data | (u64)(s.out * BYTES) | (u64)(p.out.row * BYTES)) % 16 == 0 ? r.count : 0;
+    r.fast_add = ((u64)p.add.data | (u64)(s.add * ADD_BYTES) | (u64)(p.add.row * ADD_BYTES)) % 16 == 0 ? r.count : 0;
     r.weight = 1;
 #if WEIGHT
     if (r.count > 0 && !s.idle) r.weight = load_as<WEIGHT>(p.weight, row);
@@ -105,12 +107,18 @@ DEVICE pair_bias bias_of_pair(const mm_product &p, const mm_segment &s, mm_size 
     return b;
 }
 
-/* Column c of a row's columns, from the sums of its gate and its value. Of an idle group all are 0. */
-DEVICE float finished_sum(const mm_product &p, const out_row &r, const pair_bias &b, int c, int e, float gate,
-                          float value) {
+/* From the sums of a column's gate and value, before what is added. Of an idle group all are 0. */
+DEVICE float finished_alone(const mm_product &p, const out_row &r, const pair_bias &b, int e, float gate,
+                            float value) {
     const float alpha = (float)p.alpha;
     float x = activate(ACTIVATION, (float)p.limit, gate * alpha + b.gate[e], value * alpha + b.value[e]);
     if (WEIGHT) x *= r.weight;
+    return x;
+}
+/* Column c of a row's columns. */
+DEVICE float finished_sum(const mm_product &p, const out_row &r, const pair_bias &b, int c, int e, float gate,
+                          float value) {
+    float x = finished_alone(p, r, b, e, gate, value);
 #if ADD
     if (c < r.count) x += load_as<ADD>(r.add, c);
 #endif
@@ -159,15 +167,41 @@ DEVICE void write_pairs(const out_row &r, int c, const float (&x)[4][2]) {
 }
 #endif
 
+/* What is added to the pairs of the four lanes that share a row, of the chunk from column c on: 16 bytes a lane. */
+enum { ADDS_PAIRS = (ADD == BF16 || ADD == F16) && GATED != 2 };
+DEVICE bool load_added(const out_row &r, int c, u32 (&word)[4]) {
+    const int own = c + 8 * (threadIdx.x % 4);
+    const bool is_fast = ADDS_PAIRS && c + CHUNK <= r.fast_add; /* of all four */
+    if (!is_fast) return false;
+    const uint4 run = *(const uint4 *)((const u16 *)r.add + own);
+    word[0] = run.x, word[1] = run.y, word[2] = run.z, word[3] = run.w;
+    return true;
+}
+
 /* Sums of 64 rows, from row `row` of a segment on, and the columns of out from j on, by a warpgroup. */
 template <int count>
 DEVICE void write_sums(const mm_product &p, const mm_segment &s, mm_size row, mm_size j, const float (&c)[count]) {
     const mm_size own = row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    enum { CHUNKS = count / (GATED ? 32 : 16) };
     const out_row rows[2] = {row_of_out(p, s, own, j), row_of_out(p, s, own + 8, j)};
+    u32 next[2][4];
+    bool is_next[2];
 #pragma unroll
-    for (int chunk = 0; chunk < count / (GATED ? 32 : 16); chunk++) {
+    for (int half = 0; half < 2; half++) is_next[half] = load_added(rows[half], 0, next[half]);
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const int first = CHUNK * chunk;
         float x[2][4][2];
+        u32 added[2][4];
+        bool is_added[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) { /* the next ones are on their way meanwhile */
+            is_added[half] = is_next[half];
+#pragma unroll
+            for (int n = 0; n < 4; n++) added[half][n] = next[half][n];
+            if (chunk + 1 < CHUNKS) is_next[half] = load_added(rows[half], first + CHUNK, next[half]);
+            if (ADDS_PAIRS) transpose_words(added[half]);
+        }
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             const pair_bias b = bias_of_pair(p, s, j + first, n);
@@ -176,8 +210,16 @@ DEVICE void write_sums(const mm_product &p, const mm_segment &s, mm_size row, mm
                 float gate[2], value[2];
                 take_pair(c, half, chunk, n, gate, value);
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-                    x[half][n][e] = finished_sum(p, rows[half], b, first + column_of_pair(n, e), e, gate[e], value[e]);
+                for (int e = 0; e < 2; e++) {
+                    x[half][n][e] = finished_alone(p, rows[half], b, e, gate[e], value[e]);
+#if ADD
+                    const int c = first + column_of_pair(n, e);
+                    if (ADDS_PAIRS && is_added[half])
+                        x[half][n][e] += value_of<ADD == F16 ? F16 : BF16>((u16)(added[half][n] >> 16 * e));
+                    else if (c < rows[half].count)
+                        x[half][n][e] += load_as<ADD>(rows[half].add, c);
+#endif
+                }
             }
         }
         write_pairs(rows[0], first, x[0]);
