@@ -33,6 +33,10 @@ DEVICE void mbarrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
+/* Only the bytes: somebody has yet to arrive. */
+DEVICE void mbarrier_add_bytes(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
 /* Waits for the phase of this parity; the one before the first counts as complete, with parity 1. */
 DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile("{\n"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer of experts on GPUs: tokens are sorted by expert, rows of hidden copied side by side, so that the kernels of
- * single products take them as they are, and rows of results added up. Nothing is known to the host but sizes: the
- * whole can be captured.
+ * A layer of experts on GPUs: tokens are sorted by expert, and rows of results added up. Rows of hidden are copied side
+ * by side, so that the kernels of single products take them as they are, unless one takes them from a list. Nothing is
+ * known to the host but sizes: the whole can be captured.
  */
 #include "operations/matmul/cuda/moe.h"
 
@@ -51,18 +51,29 @@ static mm_view matrix(char *data, int64_t columns, int dtype) {
     return (mm_view){.data = data, .row = columns, .column = 1, .dtype = dtype, .present = 1};
 }
 
-/* Both products over sorted rows; pointers from `memory` on. */
-static mm_problem sorted_products(const moe_problem *p, char *memory) {
+static bool sorts(ejki_mm_choice *choose, const mm_product *p) {
+    const ejki_mm_fast *fast = choose(p);
+    return fast && fast->sorts && fast->sorts(p);
+}
+
+/* Both products over sorted rows, of those that `choose` knows kernels of; pointers from `memory` on. */
+static mm_problem sorted_products(const moe_problem *p, ejki_mm_choice *choose, char *memory) {
     const places at = places_of(p);
     mm_problem sorted = p->products;
     mm_product *first = &sorted.product[MOE_FIRST], *second = &sorted.product[MOE_SECOND];
-    first->gather.present = second->scatter.present = 0;
-    first->a_rows = first->rows;
-    first->a = matrix(at_place(memory, at.gathered), first->depth, first->a.dtype);
+    second->scatter.present = 0;
+    first->sizes.data = second->sizes.data = at_place(memory, at.sizes);
+    first->gather.data = at_place(memory, at.token);
+    if (!choose(first)) {
+        first->gather.present = 0;
+        first->a_rows = first->rows;
+        first->a = matrix(at_place(memory, at.gathered), first->depth, first->a.dtype);
+    }
     first->out = second->a = matrix(at_place(memory, at.middle), first->columns, first->out.dtype);
     second->out = matrix(at_place(memory, at.rows), second->columns, EJK_DTYPE_F32);
     second->weight = at_place(memory, at.weights);
-    first->sizes.data = second->sizes.data = at_place(memory, at.sizes);
+    /* Kernels that find rows by themselves are told by sizes that are not there. */
+    first->sizes.present = second->sizes.present = !(sorts(choose, first) && sorts(choose, second));
     return sorted;
 }
 
@@ -90,26 +101,32 @@ static int64_t combine_blocks(const moe_problem *p) {
     return p->tokens * ejki_cdiv(p->products.product[MOE_SECOND].columns, MOE_THREADS);
 }
 
+/* Without fast kernels: what a GPU before sm_90 runs, too, on which nothing overlaps. */
+static const ejki_mm_fast *none(const mm_product *p) {
+    (void)p;
+    return NULL;
+}
+
 /* ---- Plans ------------------------------------------------------------------------------------------- */
 
-bool ejki_moe_cuda_applicable(const moe_problem *p) {
-    const mm_problem sorted = sorted_products(p, NULL);
+bool ejki_moe_cuda_applicable(const moe_problem *p, ejki_mm_choice *choose) {
+    const mm_problem sorted = sorted_products(p, choose, NULL);
     return p->weight.dtype != EJK_DTYPE_F64 && p->products.product[MOE_FIRST].rows <= INT32_MAX &&
            combine_blocks(p) <= INT32_MAX && ejki_mm_cuda_applicable(&sorted);
 }
 
 ejk_status ejki_moe_cuda_prepare(const moe_problem *p, ejki_mm_choice *choose, ejk_launch *launch) {
-    const mm_problem sorted = sorted_products(p, NULL);
-    const ejki_cuda_constants none = {.count = 0};
+    const mm_problem sorted = sorted_products(p, choose, NULL);
+    const ejki_cuda_constants plain = {.count = 0};
     ejki_cuda_kernels kernels = {.count = 0};
     for (int n = MOE_FIRST; n <= MOE_SECOND; n++) {
         const ejki_mm_fast *fast = choose(&sorted.product[n]);
         ejki_mm_cuda_want(&sorted.product[n], n, &kernels);
         if (fast) fast->want(&sorted.product[n], n, &kernels);
     }
-    ejki_cuda_want(&kernels, SORT, text, "sort", &none);
-    ejki_cuda_want(&kernels, GATHER, text, "gather", &none);
-    ejki_cuda_want(&kernels, COMBINE, text, "combine", &none);
+    ejki_cuda_want(&kernels, SORT, text, "sort", &plain);
+    ejki_cuda_want(&kernels, GATHER, text, "gather", &plain);
+    ejki_cuda_want(&kernels, COMBINE, text, "combine", &plain);
     launch->workspace_bytes = (size_t)places_of(p).end;
     return ejki_cuda_ready_all(launch, &kernels);
 }
@@ -128,12 +145,6 @@ static ejk_status check(const moe_problem *p) {
     return ejki_cuda_check_addresses(list, sizeof list / sizeof *list);
 }
 
-/* Without fast kernels: what a GPU before sm_90 runs, too, on which nothing overlaps. */
-static const ejki_mm_fast *none(const mm_product *p) {
-    (void)p;
-    return NULL;
-}
-
 static ejk_status begin(const ejk_run *run, ejki_mm_choice *choose, int32_t slot, int64_t blocks,
                         moe_arguments *a) {
     const ejki_cuda_work work = {
@@ -141,26 +152,47 @@ static ejk_status begin(const ejk_run *run, ejki_mm_choice *choose, int32_t slot
     return ejki_cuda_begin(run, &work, a);
 }
 
+/* By kernels that find rows by themselves. */
+static ejk_status run_choice(const ejk_run *run, ejki_mm_choice *choose, const mm_problem *sorted,
+                             const moe_arguments *a) {
+    for (int n = MOE_FIRST; n <= MOE_SECOND; n++)
+        EJKI_TRY(choose(&sorted->product[n])->run_choice(run, n, &sorted->product[n], a));
+    return EJK_OK;
+}
+
+static ejk_status run_sorted(const ejk_run *run, ejki_mm_choice *choose, const mm_problem *sorted,
+                             moe_arguments *a) {
+    const mm_product *first = &sorted->product[MOE_FIRST];
+    const bool is_compiled = first->sizes.present;
+    EJKI_TRY(begin(run, choose, SORT, a->experts, a));
+    if (!first->gather.present) EJKI_TRY(begin(run, choose, GATHER, first->rows, a));
+    for (int n = MOE_FIRST; n <= MOE_SECOND; n++) {
+        const mm_product *p = &sorted->product[n];
+        const ejki_mm_fast *fast = choose(p);
+        const bool is_fast = fast && is_compiled && fast->can_run(p);
+        EJKI_TRY((is_fast ? fast->run : ejki_mm_cuda_run)(run, n, p));
+    }
+    return EJK_OK;
+}
+
 ejk_status ejki_moe_cuda_run(const ejk_run *run, ejki_mm_choice *choose) {
     const moe_problem *p = run->problem;
-    const mm_problem sorted = sorted_products(p, run->workspace);
+    const mm_problem sorted = sorted_products(p, choose, run->workspace);
+    const mm_product *first = &sorted.product[MOE_FIRST], *second = &sorted.product[MOE_SECOND];
     moe_arguments a = arguments_of(p, run->workspace);
     EJKI_TRY(check(p));
     EJKI_TRY(ejki_mm_cuda_check(&sorted));
-    EJKI_TRY(begin(run, choose, SORT, p->experts, &a));
-    EJKI_TRY(begin(run, choose, GATHER, sorted.product[MOE_FIRST].rows, &a));
-    for (int n = MOE_FIRST; n <= MOE_SECOND; n++) {
-        const ejki_mm_fast *fast = choose(&sorted.product[n]);
-        const bool is_fast = fast && fast->can_run(&sorted.product[n]);
-        EJKI_TRY((is_fast ? fast->run : ejki_mm_cuda_run)(run, n, &sorted.product[n]));
-    }
+    if (!first->sizes.present && choose(first)->can_run(first) && choose(second)->can_run(second))
+        EJKI_TRY(run_choice(run, choose, &sorted, &a));
+    else
+        EJKI_TRY(run_sorted(run, choose, &sorted, &a));
     return begin(run, choose, COMBINE, combine_blocks(p), &a);
 }
 
 /* ---- Implementation ---------------------------------------------------------------------------------- */
 
 static bool applicable(const void *problem) {
-    return ejki_moe_cuda_applicable(problem);
+    return ejki_moe_cuda_applicable(problem, none);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,

@@ -4,13 +4,9 @@
  * of a token's rows, by the order of the experts, in float32.
  */
 #include "kernels/cuda/element.cuh"
-#include "operations/matmul/cuda/moe.cuh"
+#include "operations/matmul/cuda/moe_lists.cuh"
 
 enum { THREADS = MOE_THREADS, WARPS = THREADS / 32 };
-
-DEVICE mm_size expert_of(const moe_arguments &a, mm_size row) {
-    return mm_number(&a.index, row / a.each * a.index_row + row % a.each);
-}
 
 /* Sums over all threads. */
 DEVICE mm_size sum_of_block(mm_size x, mm_size *scratch) {
@@ -21,14 +17,6 @@ DEVICE mm_size sum_of_block(mm_size x, mm_size *scratch) {
     mm_size sum = 0;
     for (int n = 0; n < WARPS; n++) sum += scratch[n];
     return sum;
-}
-
-DEVICE void copy_weight(const moe_arguments &a, mm_size from, mm_size to) {
-    const mm_size at = from / a.each * a.weight.row + from % a.each;
-    if (a.weight.dtype == F32)
-        ((float *)a.weights)[to] = ((const float *)a.weight.data)[at];
-    else
-        ((u16 *)a.weights)[to] = ((const u16 *)a.weight.data)[at];
 }
 
 /* From sm_90 on kernels of a call begin while those before them end. */

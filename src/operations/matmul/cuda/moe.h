@@ -6,7 +6,7 @@
 #include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/moe/problem.h"
 
-bool ejki_moe_cuda_applicable(const moe_problem *p);
+bool ejki_moe_cuda_applicable(const moe_problem *p, ejki_mm_choice *choose);
 ejk_status ejki_moe_cuda_prepare(const moe_problem *p, ejki_mm_choice *choose, ejk_launch *launch);
 ejk_status ejki_moe_cuda_run(const ejk_run *run, ejki_mm_choice *choose);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of few rows with codes of 4 or 8 bits by codes.cu: what it takes, how the depth is split, and launches. */
-#include "operations/matmul/cuda/sm90/codes.cuh"
+#include "operations/matmul/cuda/sm90/codes.h"
 
 #include "device/cuda_driver.h"
-#include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/cuda/sm90/maps.h"
 
 static const char text[] = "operations/matmul/cuda/sm90/codes.cu";
@@ -11,7 +10,6 @@ static const char text[] = "operations/matmul/cuda/sm90/codes.cu";
 enum {
     PART_WARPS = CODE_COLUMNS / 32 * CODE_PHASES, /* that multiply */
     FEW_LINES = 16,                               /* more want registers of other warps */
-    BOX_ROWS = 64,            /* of codes that are copied at once; half of a tile's are gates */
     BLOCK_BYTES = 226 * 1024, /* of shared memory, for all blocks on a processor */
     SERVICE_BYTES = 1024,
     SCALE_BYTES = 16 * 1024, /* of scales of a block's next steps, two steps at least */
@@ -20,7 +18,6 @@ enum {
     MANY_TILES = 100, /* keep the memory busy */
     MOST_SPLIT = 4,
     MOST_ROWS = 128,
-    ALIGNMENT = 16, /* bytes */
 };
 
 /* Depth of a step, chunks of a group; a warp's steps of which scales are at hand. */
@@ -28,14 +25,17 @@ typedef struct shape {
     int64_t lines, depth, steps, group, split, window, resident, stages, threads, shared_bytes;
 } shape;
 
-static bool has_table(const mm_quant *q) {
+bool ejki_mm_codes_have_table(const mm_quant *q) {
     return q->mode == MM_NF4 || q->mode == MM_FP4;
 }
 
-static int64_t lines_of(const mm_product *p) {
-    /* Groups are larger than on average. */
-    const int64_t rows =
-        p->split == MM_ROWS ? ejki_cdiv(3 * p->rows, 2 * ejki_max(p->groups, 1)) : p->rows;
+int64_t ejki_mm_codes_chunks(const mm_product *p) {
+    const int64_t depth = ejki_mm_codes_depth(&p->quant);
+    return p->quant.size >= p->depth ? CODE_CHUNKS
+                                     : ejki_min(p->quant.size, depth) * CODE_CHUNKS / depth;
+}
+
+int64_t ejki_mm_codes_lines(const mm_product *p, int64_t rows) {
     /* With zeros registers do not hold sums of 64. */
     return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 || p->quant.zero_type ? 32 : 64;
 }
@@ -44,14 +44,12 @@ static int64_t column_tiles(const mm_product *p) {
     return ejki_cdiv(mm_columns_of_b(p), CODE_COLUMNS);
 }
 static int64_t row_tiles(const mm_product *p, int64_t lines) {
-    if (p->split == MM_ROWS) return p->rows / lines + ejki_min(p->groups + 1, p->rows);
     return ejki_cdiv(p->rows, lines);
 }
 
 /* Blocks that share a depth, by the sizes of the matrix alone: rows do not count. */
 static int64_t split_of(const mm_product *p, int64_t steps) {
     int64_t split = 1;
-    if (p->split == MM_ROWS) return 1;
     while (split < MOST_SPLIT && column_tiles(p) * split < MANY_TILES &&
            2 * split * CODE_PHASES <= steps)
         split *= 2;
@@ -60,13 +58,12 @@ static int64_t split_of(const mm_product *p, int64_t steps) {
 
 static shape shape_of(const mm_product *p) {
     const mm_quant *q = &p->quant;
-    shape s = {.lines = lines_of(p), .depth = 8 * CODE_BYTES / q->bits};
+    shape s = {.lines = ejki_mm_codes_lines(p, p->rows), .depth = ejki_mm_codes_depth(q)};
     s.steps = ejki_cdiv(p->depth, s.depth);
     s.split = split_of(p, s.steps);
-    s.group =
-        q->size >= p->depth ? CODE_CHUNKS : ejki_min(q->size, s.depth) * CODE_CHUNKS / s.depth;
+    s.group = ejki_mm_codes_chunks(p);
     const int64_t stage = CODE_COLUMNS * CODE_BYTES + s.lines * s.depth * 2;
-    const int64_t table = has_table(q) ? CODE_TABLE_BYTES : 0;
+    const int64_t table = ejki_mm_codes_have_table(q) ? CODE_TABLE_BYTES : 0;
     const int64_t scales =
         PART_WARPS * (CODE_CHUNKS / s.group) * 32 * (int64_t)sizeof(float) * (q->zero_type ? 2 : 1);
     s.window =
@@ -97,73 +94,92 @@ static bool takes_groups(const mm_quant *q, int64_t columns) {
            q->size == 4 * chunk;
 }
 
-static bool takes(const mm_product *p) {
+bool ejki_mm_codes_suit(const mm_product *p) {
     const mm_quant *q = &p->quant;
     if (!p->has_out || !q->present || q->packed || q->rounds || !takes_groups(q, p->depth))
         return false;
-    if (!p->b.flipped || p->a.flipped || p->gather.present || p->scatter.present) return false;
-    if (p->split == MM_DEPTH || (p->split == MM_EVEN && p->groups != 1)) return false;
-    if (q->code_row % ALIGNMENT || q->code_row <= 0 || q->code_group % ALIGNMENT ||
-        (p->a_rows > 1 && (p->a.row % (ALIGNMENT / 2) || p->a.row <= 0)))
+    if (!p->b.flipped || p->a.flipped || p->scatter.present) return false;
+    if (q->code_row % CODE_ALIGNMENT || q->code_row <= 0 || q->code_group % CODE_ALIGNMENT ||
+        (p->a_rows > 1 && (p->a.row % (CODE_ALIGNMENT / 2) || p->a.row <= 0)))
         return false;
     if (!ejki_mm_cuda_is_half(p->a.dtype) || !is_number(&p->out) || !is_number(&p->add) ||
         (p->bias.present && !is_half_or_float(p->bias.dtype)))
         return false;
-    const double blocks = (double)row_tiles(p, lines_of(p)) * (double)column_tiles(p) * MOST_SPLIT;
-    /* Experts with many rows have no other fast kernel. */
-    const bool has_few = p->split == MM_ROWS || p->rows <= MOST_ROWS;
-    return p->rows > 0 && has_few && p->columns > 0 && p->depth > 0 && p->held > 0 &&
-           p->held < INT32_MAX && p->depth < INT32_MAX && mm_columns_of_b(p) < INT32_MAX &&
-           blocks <= INT32_MAX;
+    return p->rows > 0 && p->columns > 0 && p->depth > 0 && p->held > 0 && p->held < INT32_MAX &&
+           p->depth < INT32_MAX && mm_columns_of_b(p) < INT32_MAX;
+}
+
+static bool takes(const mm_product *p) {
+    if (p->split != MM_EVEN || p->groups != 1 || p->gather.present || p->rows > MOST_ROWS)
+        return false;
+    return ejki_mm_codes_suit(p) && (double)column_tiles(p) * MOST_ROWS * MOST_SPLIT <= INT32_MAX;
+}
+
+ejki_cuda_constants ejki_mm_codes_constants(const mm_product *p) {
+    ejki_cuda_constants constants = ejki_mm_sm90_finish(p);
+    ejki_cuda_add(&constants, "ELEMENT", p->a.dtype);
+    ejki_cuda_add(&constants, "MODE", p->quant.mode);
+    ejki_cuda_add(&constants, "BITS", p->quant.bits);
+    ejki_cuda_add(&constants, "TABLE", ejki_mm_codes_have_table(&p->quant));
+    ejki_cuda_add(&constants, "GROUP", ejki_mm_codes_chunks(p));
+    ejki_cuda_add(&constants, "SCALE", p->quant.scale_type);
+    ejki_cuda_add(&constants, "ZERO", p->quant.zero_type);
+    ejki_cuda_add(&constants, "FACTOR", p->quant.has_factor);
+    return constants;
 }
 
 static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     const shape s = shape_of(p);
-    ejki_cuda_constants constants = ejki_mm_sm90_finish(p);
-    ejki_cuda_add(&constants, "ELEMENT", p->a.dtype);
-    ejki_cuda_add(&constants, "SPLIT", p->split);
-    ejki_cuda_add(&constants, "MODE", p->quant.mode);
-    ejki_cuda_add(&constants, "BITS", p->quant.bits);
-    ejki_cuda_add(&constants, "TABLE", has_table(&p->quant));
+    ejki_cuda_constants constants = ejki_mm_codes_constants(p);
     ejki_cuda_add(&constants, "LINES", s.lines);
-    ejki_cuda_add(&constants, "GROUP", s.group);
     ejki_cuda_add(&constants, "WINDOW", s.window);
     ejki_cuda_add(&constants, "SPLIT_DEPTH", s.split);
     ejki_cuda_add(&constants, "STAGES", s.stages);
     ejki_cuda_add(&constants, "RESIDENT", s.resident);
-    ejki_cuda_add(&constants, "SCALE", p->quant.scale_type);
-    ejki_cuda_add(&constants, "ZERO", p->quant.zero_type);
-    ejki_cuda_add(&constants, "FACTOR", p->quant.has_factor);
     ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, text, "product", &constants);
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------- */
 
-static bool can_run(const mm_product *p) {
-    return ((uintptr_t)p->quant.codes | (uintptr_t)p->a.data) % ALIGNMENT == 0;
+bool ejki_mm_codes_can_run(const mm_product *p) {
+    return ((uintptr_t)p->quant.codes | (uintptr_t)p->a.data) % CODE_ALIGNMENT == 0;
 }
 
-/* `inner` elements of so many lines, for each group, in boxes under a swizzle of 128 bytes. Strides are bytes. */
+/* `sizes`: elements of so many lines, for each group, in boxes under a swizzle of their width. Strides are bytes. */
 static ejk_status map_of(const void *data, ejk_dtype dtype, const int64_t sizes[4], int64_t line,
-                         int64_t group, int32_t box_inner, int32_t box_lines, ejki_cuda_map *map) {
-    const int64_t any = ejki_round_up(sizes[0] * (int64_t)ejk_dtype_size(dtype), ALIGNMENT);
+                         int64_t group, int32_t box_bytes, int32_t box_lines, ejki_cuda_map *map) {
+    const int64_t any =
+        ejki_round_up(sizes[0] * (int64_t)ejk_dtype_size(dtype), (int64_t)CODE_ALIGNMENT);
     const int64_t strides[] = {sizes[1] > 1 ? line : any, sizes[2] > 1 ? group : any, any};
-    const int32_t box[] = {box_inner, box_lines, 1, 1};
+    const int32_t box[] = {box_bytes / (int32_t)ejk_dtype_size(dtype), box_lines, 1, 1};
     ejki_cuda_tensor_map made;
-    EJKI_TRY(ejki_cuda_tensor_map_encode(data, dtype, 4, sizes, strides, box, 128, &made));
+    EJKI_TRY(ejki_cuda_tensor_map_encode(data, dtype, 4, sizes, strides, box, box_bytes, &made));
     for (int i = 0; i < 16; i++) map->opaque[i] = made.opaque[i];
     return EJK_OK;
 }
 
-static ejk_status set_maps(const mm_product *p, const shape *s, codes_arguments *a) {
+ejk_status ejki_mm_codes_map(int32_t device, const mm_product *p, int64_t bytes, int64_t lines,
+                             ejki_cuda_map *map) {
     const mm_quant *q = &p->quant;
     const int64_t held = p->split == MM_ROWS ? p->held : 1;
-    const int64_t rows[] = {p->depth, p->a_rows, 1, 1};
-    const int64_t codes[] = {ejki_cdiv(p->depth * q->bits, 8), mm_columns_of_b(p), held, 1};
-    EJKI_TRY(map_of(p->a.data, (ejk_dtype)p->a.dtype, rows, 2 * p->a.row, 0, 64, (int32_t)s->lines,
-                    &a->a));
-    return map_of(q->codes, EJK_DTYPE_U8, codes, q->code_row, q->code_group, CODE_BYTES,
-                  p->gated && !p->interleaved ? BOX_ROWS / 2 : BOX_ROWS, &a->codes);
+    const int64_t sizes[] = {ejki_cdiv(p->depth * q->bits, 8), mm_columns_of_b(p), held, 1};
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed)); /* the driver wants a context */
+    const ejk_status status = map_of(q->codes, EJK_DTYPE_U8, sizes, q->code_row, q->code_group,
+                                     (int32_t)bytes, (int32_t)lines, map);
+    ejki_cuda_leave(pushed);
+    return status;
+}
+
+ejk_status ejki_mm_codes_map_rows(int32_t device, const mm_product *p, int64_t lines,
+                                  ejki_cuda_map *map) {
+    const int64_t sizes[] = {p->depth, p->a_rows, 1, 1};
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed));
+    const ejk_status status =
+        map_of(p->a.data, (ejk_dtype)p->a.dtype, sizes, 2 * p->a.row, 0, 128, (int32_t)lines, map);
+    ejki_cuda_leave(pushed);
+    return status;
 }
 
 static ejk_status run_codes(const ejk_run *run, int32_t n, const mm_product *p) {
@@ -173,13 +189,12 @@ static ejk_status run_codes(const ejk_run *run, int32_t n, const mm_product *p) 
                                  .threads = (int32_t)s.threads,
                                  .blocks = column_tiles(p) * a.tiles * s.split,
                                  .shared_bytes = s.shared_bytes,
-                                 .overlaps = s.resident == 1 || p->split == MM_ROWS};
-    bool pushed;
-    EJKI_TRY(ejki_cuda_enter(run->device, &pushed)); /* the driver wants a context */
-    const ejk_status status = set_maps(p, &s, &a);
-    ejki_cuda_leave(pushed);
-    EJKI_TRY(status);
+                                 .overlaps = s.resident == 1};
+    EJKI_TRY(ejki_mm_codes_map(run->device, p, CODE_BYTES, ejki_mm_codes_box(p, CODE_COLUMNS),
+                               &a.codes));
+    EJKI_TRY(ejki_mm_codes_map_rows(run->device, p, s.lines, &a.a));
     return ejki_cuda_begin(run, &work, &a);
 }
 
-const ejki_mm_fast ejki_mm_codes = {takes, want, can_run, run_codes};
+const ejki_mm_fast ejki_mm_codes = {
+    .takes = takes, .want = want, .can_run = ejki_mm_codes_can_run, .run = run_codes};

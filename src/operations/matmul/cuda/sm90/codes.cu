@@ -8,55 +8,21 @@
  * PHASES each, for as many sets of warps. Sums of parts are added in pairs, then pairs of pairs: bits depend on how
  * many parts there are, not on which blocks have them.
  *
- * A warp has 32 rows of codes, the left operand of mma.sync, made in registers: of a chunk of 16 bytes four lanes
- * have a word each, eight codes or four, which are one or two times 16 of the depth. The depth is taken in the order
- * in which codes become pairs of elements, and rows of a are read from shared memory in the same order. A group's
- * products are summed up by themselves and then times the scale, in float32. Numbers of codes are exact, but for those
- * of nf4, which are rounded to the type of a. Zeros count by the sum of a group's elements of a; what is not finite by
- * that is added up once more, code by code.
- *
  * A row's bits depend neither on other rows nor on how many there are.
  *
- * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; MODE and BITS as mm_quant; TABLE, of modes whose codes
- * are places in one; LINES, 8 to 64; SPLIT_DEPTH; GROUP, chunks with one scale; WINDOW, steps of a warp whose scales
- * are in shared memory; STAGES; SCALE and ZERO, types, ZERO 0 = none; FACTOR; RESIDENT, blocks on an SM.
+ * Constants: those of codes_step.cuh; SPLIT_DEPTH; STAGES; RESIDENT, blocks on an SM.
  */
-#define COLUMNS    CODE_COLUMNS
-#define PHASES     CODE_PHASES
-#define TILES      2                      /* of 16 rows of codes, a warp has */
-#define TILE_WARPS (COLUMNS / 16 / TILES) /* of a phase */
-#define PART_WARPS (TILE_WARPS * PHASES)
-#define WARPS      (PART_WARPS + (LINES > 16 ? 4 : 1)) /* registers can be moved from a warpgroup to others */
-#define ROWS       LINES
-#include "operations/matmul/cuda/sm90/codes.cuh"
-#include "kernels/cuda/hopper.cuh"
-#include "operations/matmul/cuda/quant.cuh"
-#include "operations/matmul/cuda/sm90/finish.cuh"
-#include "operations/matmul/cuda/sm90/parts.cuh"
+#define COLUMNS   CODE_COLUMNS
+#define ROW_PITCH 0
+#define SCALES_AT_ONCE 4
+#define WARPS     (PART_WARPS + (LINES > 16 ? 4 : 1)) /* registers can be moved from a warpgroup to others */
+#include "operations/matmul/cuda/sm90/codes_step.cuh"
 
 enum {
-    DEPTH = CODE_BYTES * 8 / BITS, /* of a step */
-    BOX_COLUMNS = GATED == 1 ? HALF : 64,
-    CODE_BOX = BOX_COLUMNS * CODE_BYTES,
-    BOXES = COLUMNS / BOX_COLUMNS,
-    BOX = LINES * 64 * 2, /* rows of a, 64 of the depth */
     ROW_BOXES = DEPTH / 64,
     STAGE_BYTES = BOXES * CODE_BOX + ROW_BOXES * BOX,
-    OWN_ROWS = 16 * TILES, /* of a warp: one for each lane */
-    EIGHTS = LINES / 8,    /* rows of a, eight at a time */
-    GROUPS = CODE_CHUNKS / GROUP,
-    WINDOW_GROUPS = WINDOW * GROUPS,
     PRODUCER_REGS = 40, CONSUMER_REGS = 232,
     PARTS = SPLIT_DEPTH * PHASES,
-    CENTRE = 1 << (BITS - 1), /* of affine codes: what is taken off before they are multiplied */
-};
-
-/* Of a warp's rows. */
-struct group_scales {
-    float scale[OWN_ROWS];
-#if ZERO
-    float offset[OWN_ROWS]; /* (centre - zero) scale */
-#endif
 };
 
 struct layout {
@@ -65,7 +31,7 @@ struct layout {
         part_sums sums[PHASES];
     };
 #if TABLE
-    u32 table[256][32]; /* of each byte, for each lane: both of its codes' numbers */
+    code_table table;
 #endif
     group_scales scales[PART_WARPS][WINDOW_GROUPS];
     u64 full[STAGES], empty[STAGES];
@@ -74,12 +40,6 @@ struct layout {
 typedef pipeline_state<STAGES> stage_place;
 
 /* ---- Copies ------------------------------------------------------------------------------------------- */
-
-/* Of box n of a tile: its first column of b. */
-DEVICE mm_size box_column(const mm_product &p, mm_size column, int n) {
-    if (GATED == 1) return column + HALF * (n / 2) + (n % 2 ? p.columns : 0);
-    return (GATED ? 2 * column : column) + BOX_COLUMNS * n;
-}
 
 /* Step n of a block's, of all. */
 DEVICE int step_of(int rank, int n) {
@@ -107,250 +67,6 @@ DEVICE void load_steps(const codes_arguments &a, layout &shared, const place &at
     }
 }
 
-/* ---- Scales ------------------------------------------------------------------------------------------- */
-
-/* A number of a type as it is stored, in the low bits. */
-template <int TYPE> DEVICE float number_of_bits(u32 bits) {
-    if constexpr (TYPE == F32) return __int_as_float(bits);
-    if constexpr (TYPE == BF16 || TYPE == F16) return value_of<TYPE>((u16)bits);
-    if constexpr (TYPE == F8E4M3) return value_of_e4m3(bits & 0xff);
-    if constexpr (TYPE == F8E5M2) return value_of_e5m2(bits & 0xff);
-    if constexpr (TYPE == F8E8M0) return value_of_e8m0(bits & 0xff);
-    if constexpr (TYPE == U8) return (float)(bits & 0xff);
-    if constexpr (TYPE == I32) return (float)(int)bits;
-    return (float)(signed char)(bits & 0xff);
-}
-
-/* Numbers of a step's groups, of a row, from an index on: at once where all are there and addresses allow. */
-template <int TYPE> DEVICE void load_groups(const void *data, mm_size index, int left, float (&x)[GROUPS]) {
-    enum { SIZE = TYPE == F32 || TYPE == I32 ? 4 : TYPE == BF16 || TYPE == F16 ? 2 : 1, BYTES = GROUPS * SIZE };
-    const u8 *at = (const u8 *)data + index * SIZE;
-    if constexpr (BYTES >= 4) {
-        enum { WORDS = BYTES / 4, AT_ONCE = WORDS < 4 ? WORDS : 4 };
-        if (left >= GROUPS && (u64)at % (4 * AT_ONCE) == 0) {
-            u32 word[WORDS];
-#pragma unroll
-            for (int w = 0; w < WORDS; w += AT_ONCE) {
-                if constexpr (AT_ONCE == 4) {
-                    const uint4 own = ((const uint4 *)at)[w / 4];
-                    word[w] = own.x, word[w + 1] = own.y, word[w + 2] = own.z, word[w + 3] = own.w;
-                } else if constexpr (AT_ONCE == 2) {
-                    const uint2 own = ((const uint2 *)at)[w / 2];
-                    word[w] = own.x, word[w + 1] = own.y;
-                } else {
-                    word[w] = ((const u32 *)at)[w];
-                }
-            }
-#pragma unroll
-            for (int g = 0; g < GROUPS; g++)
-                x[g] = number_of_bits<TYPE>(word[g * SIZE / 4] >> (SIZE == 4 ? 0 : g * SIZE % 4 * 8));
-            return;
-        }
-    }
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        x[g] = 0;
-        if (g >= left) continue;
-        if constexpr (SIZE == 4) x[g] = number_of_bits<TYPE>(((const u32 *)at)[g]);
-        if constexpr (SIZE == 2) x[g] = number_of_bits<TYPE>(((const u16 *)at)[g]);
-        if constexpr (SIZE == 1) x[g] = number_of_bits<TYPE>(at[g]);
-    }
-}
-
-/* This lane's row of codes: where its scales and zeros begin. */
-struct scale_row {
-    mm_size scale, zero;
-    bool is_there;
-};
-DEVICE scale_row scale_row_of(const mm_product &p, const place &at, int tile) {
-    const mm_quant &q = p.quant;
-    const int own = tile * OWN_ROWS + threadIdx.x % 32;
-    const mm_size column = box_column(p, at.column, own / BOX_COLUMNS) + own % BOX_COLUMNS;
-    return {at.s.held * q.scale_group + column * q.scale_row, at.s.held * q.zero_group + column * q.zero_row,
-            column < mm_columns_of_b(&p)};
-}
-
-/* Those of a warp's next steps. */
-DEVICE void load_scales(const mm_product &p, group_scales (&to)[WINDOW_GROUPS], const scale_row &row, int step) {
-    const mm_quant &q = p.quant;
-    const u32 size = (u32)mm_least(q.size, p.depth), groups = ((u32)p.depth + size - 1) / size;
-    const float factor = FACTOR ? *(const float *)q.factor : 1;
-    const int own = threadIdx.x % 32;
-#pragma unroll 4
-    for (int n = 0; n < WINDOW; n++, step += PARTS) {
-        const u32 index = size > DEPTH ? (u32)step * DEPTH / size : (u32)step * GROUPS;
-        const int left = row.is_there && index < groups ? (int)(groups - index) : 0;
-        float scale[GROUPS];
-        load_groups<SCALE>(q.scales, row.scale + index, left, scale);
-#if ZERO
-        float zero[GROUPS];
-        load_groups<ZERO>(q.zeros, row.zero + index, left, zero);
-#endif
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            if (SCALE == I8 && g < left) scale[g] = power_of_two((int)scale[g]);
-            if (FACTOR) scale[g] *= factor;
-            to[n * GROUPS + g].scale[own] = scale[g];
-#if ZERO
-            to[n * GROUPS + g].offset[own] = (CENTRE - zero[g]) * scale[g];
-#endif
-        }
-    }
-    __syncwarp();
-}
-
-/* ---- Codes as elements -------------------------------------------------------------------------------- */
-
-DEVICE u32 pair_of(float x) {
-    return (u32)narrow(x) * 0x10001u;
-}
-DEVICE u32 add_pairs(u32 a, u32 b) {
-    u32 sum;
-    if (ELEMENT == BF16)
-        asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-    else
-        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-    return sum;
-}
-
-#if TABLE
-DEVICE void make_table(layout &shared) {
-    for (int n = threadIdx.x; n < 256 * 32; n += 32 * PART_WARPS) {
-        const int byte = n / 32;
-        shared.table[byte][n % 32] =
-            pack(number_of(MODE, byte & 15, 0), number_of(MODE, (u32)byte >> 4, 0));
-    }
-}
-#endif
-
-/* A word of codes as pairs, for each 16 of the depth two: what becomes left[0] and left[2] of a product. */
-enum { PAIRS = BITS == 4 ? 4 : 2 };
-DEVICE void take_word(u32 (&pair)[PAIRS], u32 word, u32 table) {
-    if (MODE == MM_INT8) word ^= 0x80808080u;
-#pragma unroll
-    for (int n = 0; n < PAIRS; n++) {
-        if constexpr (TABLE) {
-            const u32 at = (n ? word >> (8 * n - 7) : word << 7) & 0x7f80;
-            asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair[n]) : "r"(table + at));
-        } else if constexpr (BITS == 4) { /* codes n and n + 4, the lowest bits of numbers whose last bit is worth 1 */
-            u32 whole; /* (word >> 4 n & 0x000f000f) | base: two operations if it is left to the compiler */
-            asm("lop3.b32 %0, %1, %2, %3, 0xea;"
-                : "=r"(whole)
-                : "r"(word >> 4 * n), "n"(0x000f000f), "r"(ELEMENT == BF16 ? 0x43004300u : 0x64006400u));
-            pair[n] = add_pairs(whole, pair_of(-((ELEMENT == BF16 ? 128.0f : 1024.0f) + CENTRE)));
-        } else if constexpr (MODE == MM_FP8) {
-            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair[n]) : "h"((u16)(word >> 16 * n)));
-            if (ELEMENT == BF16) pair[n] = pack(value_of<F16>((u16)pair[n]), value_of<F16>((u16)(pair[n] >> 16)));
-        } else if constexpr (ELEMENT == F16) {
-            pair[n] = add_pairs(__byte_perm(word, 0x64006400u, n ? 0x7372 : 0x7170), pair_of(-(1024.0f + CENTRE)));
-        } else {
-            const float low = __int_as_float(__byte_perm(word, 0x4b000000u, n ? 0x7442 : 0x7440));
-            const float high = __int_as_float(__byte_perm(word, 0x4b000000u, n ? 0x7443 : 0x7441));
-            pair[n] = pack(low - (8388608.0f + CENTRE), high - (8388608.0f + CENTRE));
-        }
-    }
-}
-
-/* ---- Products ----------------------------------------------------------------------------------------- */
-
-/* Left operands of a chunk and a tile, one for each 16 of the depth. */
-enum { SIXTEENS = PAIRS / 2 };
-typedef u32 left_words[SIXTEENS][4];
-
-DEVICE u32 load_word(u32 from) {
-    u32 x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-    return x;
-}
-
-/* Rows of a tile lie at `codes`, this lane's place in its chunk included. */
-DEVICE void take_codes(left_words &left, u32 codes, u32 table) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        u32 pair[PAIRS];
-        take_word(pair, load_word(codes + half * (8 * CODE_BYTES)), table);
-#pragma unroll
-        for (int n = 0; n < PAIRS; n++) left[n / 2][n % 2 * 2 + half] = pair[n];
-    }
-}
-
-/* The row of a, of eight, that is column n of a product: those that are read at once lie in different banks. */
-DEVICE int row_of_column(int n) {
-    return n % 2 * 4 + n / 2 % 2 * 2 + n / 4;
-}
-
-/* What right operands of a chunk for eight rows are made of, and those. */
-typedef u32 row_words[2 * SIXTEENS];
-DEVICE void load_rows(row_words &x, u32 rows, int chunk) {
-    const int row = row_of_column(threadIdx.x % 32 / 4), q = threadIdx.x % 4;
-    if constexpr (BITS == 4) {
-        const uint4 piece = load_piece(rows + chunk / 2 * BOX + row * 128 + ((chunk % 2 * 4 + q) ^ row) * 16);
-        x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w;
-    } else {
-        const u32 at = rows + chunk / 4 * BOX + row * 128 + ((chunk % 4 * 2 + q / 2) ^ row) * 16 + q % 2 * 8;
-        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(at) : "memory");
-    }
-}
-/* Into the order of pairs of codes. */
-DEVICE void order_rows(row_words &x) {
-    enum { LAST = 2 * SIXTEENS - 1 };
-    const u32 low = x[0], next = x[1], high = x[LAST - 1], last = x[LAST];
-    if (BITS == 8 || TABLE) return;
-    x[0] = __byte_perm(low, high, 0x5410), x[1] = __byte_perm(low, high, 0x7632);
-    x[LAST - 1] = __byte_perm(next, last, 0x5410), x[LAST] = __byte_perm(next, last, 0x7632);
-}
-
-typedef float tile_sums[EIGHTS][4];
-
-/* Sums of a step's groups, scaled and added. */
-DEVICE void compute_step(u32 stage, int tile, const group_scales *scales, u32 table, tile_sums (&sums)[TILES]) {
-    const int r = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    const u32 codes = stage + (tile * OWN_ROWS + r) * CODE_BYTES + q * 4, rows = stage + BOXES * CODE_BOX;
-    const u32 ones[4] = {pair_of(1), pair_of(1), pair_of(1), pair_of(1)};
-#pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
-        tile_sums products[TILES] = {}, all = {};
-#pragma unroll
-        for (int c = 0; c < GROUP; c++) {
-            const int chunk = group * GROUP + c;
-            left_words left[TILES];
-            row_words right[EIGHTS];
-#pragma unroll
-            for (int n = 0; n < EIGHTS; n++) load_rows(right[n], rows + n * (8 * 128), chunk);
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-                take_codes(left[t], codes + t * (16 * CODE_BYTES) + ((chunk ^ r) * 16), table);
-#pragma unroll
-            for (int n = 0; n < EIGHTS; n++) {
-                order_rows(right[n]);
-#pragma unroll
-                for (int k = 0; k < SIXTEENS; k++) {
-#pragma unroll
-                    for (int t = 0; t < TILES; t++)
-                        mma(products[t][n], left[t][k], right[n][2 * k], right[n][2 * k + 1]);
-                    if (ZERO) mma(all[n], ones, right[n][2 * k], right[n][2 * k + 1]);
-                }
-            }
-        }
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = 16 * t + 8 * half + r;
-                const float scale = scales[group].scale[row];
-#pragma unroll
-                for (int n = 0; n < EIGHTS; n++)
-#pragma unroll
-                    for (int i = 2 * half; i < 2 * half + 2; i++) {
-                        sums[t][n][i] = fmaf(products[t][n][i], scale, sums[t][n][i]);
-#if ZERO
-                        sums[t][n][i] = fmaf(all[n][i], scales[group].offset[row], sums[t][n][i]);
-#endif
-                    }
-            }
-    }
-}
-
 DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int steps,
                           tile_sums (&sums)[TILES]) {
     const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, phase = warp / TILE_WARPS;
@@ -360,55 +76,26 @@ DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place 
 #else
     const u32 table = 0;
 #endif
-    const scale_row row = scale_row_of(a.p, at, tile);
+    const scale_row row[] = {scale_row_of(a.p, at, tile)};
+    group_scales *const scales[] = {shared.scales[warp]};
     stage_place from = {(u32)phase, 0};
     int window = 0;
 #pragma unroll 1
     for (int step = step_of(rank, phase); step < steps; step += PARTS) {
         if (window == 0) {
             __syncwarp();
-            load_scales(a.p, shared.scales[warp], row, step);
+            load_scales(a.p, scales, row, step, PARTS);
         }
         mbarrier_wait(shared_address(&shared.full[from.stage]), from.parity);
-        compute_step(stages + from.stage * STAGE_BYTES, tile, shared.scales[warp] + window * GROUPS, table, sums);
+        const u32 stage = stages + from.stage * STAGE_BYTES;
+        compute_step<CODE_CHUNKS>(stage + tile * (OWN_ROWS * CODE_BYTES), stage + BOXES * CODE_BOX, 0,
+                                  shared.scales[warp] + window * GROUPS, table, sums);
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared.empty[from.stage]));
         from.stage += PHASES;
         if (from.stage >= STAGES) from.stage -= STAGES, from.parity ^= 1;
         if (++window == WINDOW) window = 0;
     }
-}
-
-/* Into shared memory, rows of a being rows. */
-DEVICE void put_sums(part_sums &to, int tile, const tile_sums (&sums)[TILES]) {
-    const int own = tile * OWN_ROWS + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int n = 0; n < EIGHTS; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                to[8 * n + row_of_column(threadIdx.x % 4 * 2 + i % 2)][own + 16 * t + i / 2 * 8] = sums[t][n][i];
-}
-
-/* Those of this block's phases, of the first `lines` rows. */
-DEVICE void add_phases(part_sums (&sums)[PHASES], int lines) {
-    for (int n = threadIdx.x; n < lines * COLUMNS; n += CONSUMERS) {
-        const int line = n / COLUMNS, column = n % COLUMNS;
-        float part[PHASES];
-#pragma unroll
-        for (int phase = 0; phase < PHASES; phase++) part[phase] = sums[phase][line][column];
-        sums[0][line][column] = sum_in_pairs(part);
-    }
-}
-
-/* The sum of one element, code by code. */
-static __device__ __noinline__ float sum_again(const mm_product &p, mm_size held, mm_size line, mm_size column) {
-    const element *row = (const element *)p.a.data + line * p.a.row;
-    float sum = 0;
-    for (mm_size k = 0; k < p.depth; k++)
-        sum = fmaf(widen(row[k]), value_at(p.quant, held, column, k), sum);
-    return sum;
 }
 
 DEVICE void set_barriers(layout &shared) {
@@ -419,16 +106,15 @@ DEVICE void set_barriers(layout &shared) {
     mbarrier_fence_init();
 }
 
-/* The tile of this cluster; false if there is none. */
-DEVICE bool find_tile(const codes_arguments &a, place *at) {
-    const mm_product &p = a.p;
+/* The tile of this cluster. */
+DEVICE place find_tile(const codes_arguments &a) {
     const mm_size tile = blockIdx.x / SPLIT_DEPTH;
-    *at = place{};
-    at->s.rows = p.rows;
-    at->s.depth = p.depth;
-    at->column = tile / a.tiles * out_columns(p);
-    at->row = tile % a.tiles * ROWS;
-    return SPLIT == MM_ROWS ? find_rows(p, tile % a.tiles, at) : true;
+    place at = {};
+    at.s.rows = a.p.rows;
+    at.s.depth = a.p.depth;
+    at.column = tile / a.tiles * out_columns(a.p);
+    at.row = tile % a.tiles * ROWS;
+    return at;
 }
 
 extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__(THREADS, RESIDENT)
@@ -436,7 +122,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     extern __shared__ __align__(1024) u8 memory[];
     layout &shared = *(layout *)memory;
     const int rank = SPLIT_DEPTH > 1 ? (int)cluster_rank() : 0, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    place at;
+    const place at = find_tile(a);
     launch_dependents();
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a.a);
@@ -444,12 +130,11 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
         set_barriers(shared);
     }
 #if TABLE
-    make_table(shared);
+    make_table(shared.table);
 #endif
     wait_for_previous();
-    if (!find_tile(a, &at)) return; /* all blocks of the cluster */
     __syncthreads();
-    const int steps = at.s.idle ? 0 : (int)a.steps;
+    const int steps = (int)a.steps;
     if (warp >= PART_WARPS) {
         if (LINES > 16) setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x == 32 * PART_WARPS) load_steps(a, shared, at, rank, steps);
@@ -470,7 +155,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
         else
             named_barrier_sync(ALL_CONSUMERS, CONSUMERS);
         write_tile(a.p, shared.sums[0], at, rank, [&](float sum, mm_size line, mm_size column) {
-            return ZERO && !(fabsf(sum) < INFINITY) && !at.s.idle ? sum_again(a.p, at.s.held, line, column) : sum;
+            return ZERO && !(fabsf(sum) < INFINITY) ? sum_again(a.p, at.s.held, line, column) : sum;
         });
     }
     __syncwarp();

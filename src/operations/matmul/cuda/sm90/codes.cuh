@@ -15,12 +15,14 @@ enum {
     CODE_COLUMNS = 64,             /* of a tile: rows of codes */
     CODE_PHASES = 4,               /* parts of the depth that a block has */
     CODE_TABLE_BYTES = 256 * 128,  /* of numbers for pairs of codes, if there are any */
+    CODE_EXPERTS = 512,            /* at most */
+    CODE_OWN_ROWS = 512,           /* at most, of experts that are found without a list */
 };
 
 typedef struct codes_arguments {
     mm_product p;
     ejki_cuda_map a, codes;
-    mm_size tiles; /* of rows, as find_place() has them */
+    mm_size tiles; /* of rows */
     mm_size steps;
 } codes_arguments;
 

@@ -4,7 +4,7 @@
 #include "operations/matmul/cuda/moe.h"
 
 static bool applicable(const void *problem) {
-    return ejki_moe_cuda_applicable(problem);
+    return ejki_moe_cuda_applicable(problem, ejki_mm_fast_of);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,

@@ -8,7 +8,13 @@
 
 const ejki_mm_fast *ejki_mm_fast_of(const mm_product *p) {
     if (!p->has_out) return NULL;
-    if (p->quant.present) return ejki_mm_codes.takes(p) ? &ejki_mm_codes : NULL;
+    if (p->quant.present) {
+        const ejki_mm_fast *const list[] = {&ejki_mm_codes, &ejki_mm_tiles_of_codes,
+                                            &ejki_mm_experts};
+        for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+            if (list[i]->takes(p)) return list[i];
+        return NULL;
+    }
     return ejki_mm_rows.takes(p) ? &ejki_mm_rows : ejki_mm_tiles.takes(p) ? &ejki_mm_tiles : NULL;
 }
 

@@ -17,7 +17,7 @@ enum {
     MOST_PARTS = 8,
     FEW_ROWS = 64,
     MOST_ROWS = 512,
-    FEW_TILES = 100, /* of 128 x 256: they would leave many processors without work */
+    FEW_TILES = 100, /* of tiles.cu: they would leave many processors without work */
 };
 
 /* As the kernel has them. */
@@ -84,9 +84,10 @@ static double blocks_of(const mm_product *p, const shape *s) {
 static bool is_few(const mm_product *p) {
     if (p->split == MM_ROWS) return p->rows <= FEW_ROWS * p->groups;
     return p->rows <= FEW_ROWS ||
-           (p->rows <= MOST_ROWS && (double)p->groups * (double)ejki_cdiv(p->rows, 128) *
-                                            (double)ejki_cdiv(mm_columns_of_b(p), 256) <
-                                        FEW_TILES);
+           (p->rows <= MOST_ROWS &&
+            (double)p->groups * (double)ejki_cdiv(p->rows, 128) *
+                    (double)ejki_cdiv(mm_columns_of_b(p), p->gated ? 256 : 128) <
+                FEW_TILES);
 }
 
 static bool takes(const mm_product *p) {
@@ -120,4 +121,5 @@ static ejk_status run_rows(const ejk_run *run, int32_t n, const mm_product *p) {
     return p->scatter.present ? ejki_mm_cuda_scatter(run, p) : EJK_OK;
 }
 
-const ejki_mm_fast ejki_mm_rows = {takes, want, ejki_mm_sm90_is_mapped, run_rows};
+const ejki_mm_fast ejki_mm_rows = {
+    .takes = takes, .want = want, .can_run = ejki_mm_sm90_is_mapped, .run = run_rows};

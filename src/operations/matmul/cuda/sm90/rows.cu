@@ -142,13 +142,13 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     layout &shared = *(layout *)memory;
     const int rank = SPLIT_DEPTH > 1 ? (int)cluster_rank() : 0, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     place at;
-    launch_dependents();
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a.a);
         prefetch_tensor_map(&a.b);
         set_barriers(shared);
     }
     wait_for_previous();
+    launch_dependents(); /* what comes next may read what is older than the kernel before this one */
     if (!find_tile(a, &at)) return; /* all blocks of the cluster */
     __syncthreads();
     const int steps = at.s.idle ? 0 : (int)tiles_of(at.s.depth, DEPTH);

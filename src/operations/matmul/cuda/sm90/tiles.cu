@@ -13,31 +13,36 @@
  * Clusters of two, which multicast the rows or columns that their tiles share, halved the rate of copies: 500 (columns
  * shared) and 455 TFLOP/s (rows) where single blocks have 783 (one H100, 8192 x 8192 x 8192, bf16).
  *
- * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; A_FLIPPED, B_FLIPPED.
+ * With codes in place of b, rows of which are columns of b, two more warpgroups in turn make values of them, rounded
+ * to the type of a, where TMA would have put b: the bits are those of a product with these values. Codes come through
+ * a ring of their own.
+ *
+ * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; A_FLIPPED, B_FLIPPED; COLUMNS of a tile, 256, or 128
+ * with QUANT: codes, then those of converter.cuh.
  */
-#define WARPS   12
-#define ROWS    128
-#define COLUMNS 256
+#define WARPS (QUANT ? 20 : 12)
+#define ROWS  128
 #include "kernels/cuda/hopper.cuh"
 #include "operations/matmul/cuda/sm90/finish.cuh"
+#include "operations/matmul/cuda/sm90/tiles.cuh"
+#if QUANT
+#include "operations/matmul/cuda/sm90/converter.cuh"
+#endif
 
 enum {
     DEPTH = 64,
-    STAGES = 4,
+    STAGES = COLUMNS == 256 ? 4 : 6,
+    B_BOXES = COLUMNS / 64,
     BOX = 64 * 64 * 2,   /* 64 lines, rows of a or columns of b, and 64 of the depth */
     A_BYTES = 2 * BOX,
-    STAGE_BYTES = 6 * BOX,
+    STAGE_BYTES = A_BYTES + B_BOXES * BOX,
     SLOTS = 2,           /* tiles found ahead */
     BAND = 16,
     MOST_SORTED = 1024,  /* groups; more are taken as they come */
     CONSUMER_WARPS = 8,
-    PRODUCER_REGS = 40, CONSUMER_REGS = 232,
+    PRODUCER_REGS = 40, CONSUMER_REGS = QUANT ? 112 : 232, /* converters keep theirs */
+    CONVERTERS = QUANT ? 2 : 0, /* warpgroups */
     ALL_CONSUMERS = 1,   /* named barrier */
-};
-
-struct arguments {
-    mm_product p;
-    tensor_map a, b;
 };
 
 /* A tile of this block. */
@@ -49,6 +54,9 @@ struct work {
 
 struct layout {
     u8 stage[STAGES * STAGE_BYTES];
+#if QUANT
+    code_ring codes;
+#endif
     u64 full[STAGES], empty[STAGES], work_full[SLOTS], work_empty[SLOTS];
     work works[SLOTS];
     u16 order[MOST_SORTED];
@@ -169,7 +177,7 @@ DEVICE void find_work(const mm_product &p, layout &shared) {
 
 /* Where the boxes of a tile begin. */
 struct source {
-    int a_line, a_group, b_line[4], b_group;
+    int a_line, a_group, b_line[B_BOXES], b_group;
 };
 DEVICE source source_of(const mm_product &p, const work &w) {
     source s;
@@ -178,7 +186,7 @@ DEVICE source source_of(const mm_product &p, const work &w) {
     s.a_group = SPLIT == MM_EVEN && p.a.group ? (int)own.group : 0;
     s.b_group = SPLIT != MM_DEPTH && p.b.group ? (int)own.held : 0;
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int n = 0; n < B_BOXES; n++)
         s.b_line[n] = (int)(GATED == 0   ? w.at.column + 64 * n
                             : GATED == 1 ? w.at.column + 64 * (n / 2) + (n % 2 ? p.columns : 0)
                                          : 2 * w.at.column + 64 * n);
@@ -191,7 +199,7 @@ DEVICE void load_box(u32 to, const tensor_map *map, u32 full, int line, int dept
 }
 
 /* One thread. */
-DEVICE void load_tiles(const arguments &a, layout &shared) {
+DEVICE void load_tiles(const tiles_arguments &a, layout &shared) {
     const u32 stages = shared_address(shared.stage);
     stage_place at = {0, 1};
     slot_place slot = {0, 0};
@@ -208,18 +216,94 @@ DEVICE void load_tiles(const arguments &a, layout &shared) {
             const u32 full = shared_address(&shared.full[at.stage]), to = stages + at.stage * STAGE_BYTES;
             const int depth = first + step * DEPTH;
             mbarrier_wait(shared_address(&shared.empty[at.stage]), at.parity);
-            mbarrier_expect(full, (boxes + 4) * BOX);
+            mbarrier_expect(full, (boxes + (QUANT ? 0 : B_BOXES)) * BOX);
 #pragma unroll
             for (int n = 0; n < 2; n++)
                 if (n < boxes)
                     load_box<A_FLIPPED>(to + n * BOX, &a.a, full, s.a_line + 64 * n, depth, s.a_group);
 #pragma unroll
-            for (int n = 0; n < 4; n++)
+            for (int n = 0; !QUANT && n < B_BOXES; n++)
                 load_box<!B_FLIPPED>(to + A_BYTES + n * BOX, &a.b, full, s.b_line[n], depth, s.b_group);
             at.next();
         }
     }
 }
+
+#if QUANT
+/* One thread: codes of all tiles. */
+DEVICE void load_codes(const tiles_arguments &a, layout &shared) {
+    pipeline_state<CODE_BUFFERS> to = {0, 1};
+    slot_place slot = {0, 0};
+    for (;;) {
+        mbarrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
+        const work &w = shared.works[slot.stage];
+        const source s = source_of(a.p, w);
+        const int steps = w.steps;
+        mbarrier_arrive(shared_address(&shared.work_empty[slot.stage]));
+        slot.next();
+        if (steps < 0) return;
+#pragma unroll 1
+        for (int step = 0; step < steps; step += CODE_STEPS, to.next()) {
+            const u32 full = shared_address(&shared.codes.full[to.stage]);
+            mbarrier_wait(shared_address(&shared.codes.empty[to.stage]), to.parity);
+            mbarrier_expect(full, sizeof shared.codes.buffer[0]);
+#pragma unroll
+            for (int n = 0; n < B_BOXES; n++)
+                tma_load(shared_address(shared.codes.buffer[to.stage]) + n * (64 * CODE_ROW), &a.b, full,
+                         step / CODE_STEPS * CODE_ROW, s.b_line[n], s.b_group, 0);
+        }
+    }
+}
+
+/* Warpgroups that take turns: values of a tile's columns, of which each thread has one, where a stage is free. */
+DEVICE void convert_tiles(const tiles_arguments &a, layout &shared) {
+    const u32 stages = shared_address(shared.stage);
+    const int own = threadIdx.x % 128;
+    const int group = threadIdx.x / 128 % CONVERTERS;
+    int turn = 0; /* whose piece it is */
+    stage_place to = {0, 1};
+    pipeline_state<CODE_BUFFERS> from = {0, 0};
+    slot_place slot = {0, 0};
+    for (;;) {
+        mbarrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
+        const work &w = shared.works[slot.stage];
+        const mm_size column = w.at.column, held = w.at.s.held;
+        const int steps = w.steps;
+        release_to(shared_address(&shared.work_empty[slot.stage]));
+        slot.next();
+        if (steps < 0) return;
+        code_scales scales[CODE_STEPS][CODE_LINES], next[CODE_STEPS][CODE_LINES];
+        scales_of_piece(a.p, held, column + own, turn == group ? 0 : CODE_STEPS, next);
+#pragma unroll 1
+        for (int first = 0; first < steps; first += CODE_STEPS, from.next(), turn ^= 1) {
+            const int count = steps - first < CODE_STEPS ? steps - first : CODE_STEPS;
+            if (turn != group) {
+                for (int part = 0; part < count; part++) to.next();
+                continue;
+            }
+#pragma unroll
+            for (int part = 0; part < CODE_STEPS; part++)
+#pragma unroll
+                for (int n = 0; n < CODE_LINES; n++) scales[part][n] = next[part][n];
+            scales_of_piece(a.p, held, column + own, first + CONVERTERS * CODE_STEPS, next);
+            mbarrier_wait(shared_address(&shared.codes.full[from.stage]), from.parity);
+#pragma unroll
+            for (int part = 0; part < CODE_STEPS; part++) {
+                if (part >= count) continue;
+                mbarrier_wait(shared_address(&shared.empty[to.stage]), to.parity);
+#pragma unroll
+                for (int n = 0; n < CODE_LINES; n++)
+                    convert_line(shared_address(shared.codes.buffer[from.stage]), part, own + 128 * n, scales[part][n],
+                                 a.p.quant, shared.codes.table, stages + to.stage * STAGE_BYTES + A_BYTES);
+                fence_proxy_async();
+                release_to(shared_address(&shared.full[to.stage]));
+                to.next();
+            }
+            release_to(shared_address(&shared.codes.empty[from.stage]));
+        }
+    }
+}
+#endif
 
 /* ---- Consumers -------------------------------------------------------------------------------------- */
 
@@ -240,11 +324,11 @@ DEVICE void clear_depth(u8 *stage, int rest) {
 
 /* A warpgroup's sums of a tile, `columns` of b: all of them and half of the rows, or half of them and all 64 rows. */
 template <int columns>
-DEVICE void compute_tile(const arguments &a, layout &shared, const work &w, int warpgroup, stage_place &at) {
+DEVICE void compute_tile(const tiles_arguments &a, layout &shared, const work &w, int warpgroup, stage_place &at) {
     enum { ALL = columns == COLUMNS, A_STEP = A_FLIPPED ? 16 * 128 : 32, B_STEP = B_FLIPPED ? 32 : 16 * 128 };
     const u32 stages = shared_address(shared.stage);
     const int steps = w.steps, rest = SPLIT == MM_DEPTH ? (int)(w.at.s.depth % DEPTH) : 0;
-    const u32 own_a = ALL ? warpgroup * BOX : 0, own_b = A_BYTES + (ALL ? 0 : warpgroup * 2 * BOX);
+    const u32 own_a = ALL ? warpgroup * BOX : 0, own_b = A_BYTES + (ALL ? 0 : warpgroup * (B_BOXES / 2) * BOX);
     float sums[columns / 2];
 #pragma unroll
     for (int n = 0; n < columns / 2; n++) sums[n] = 0;
@@ -274,7 +358,7 @@ DEVICE void compute_tile(const arguments &a, layout &shared, const work &w, int 
     write_sums(a.p, w.at.s, row, w.at.column + (ALL ? 0 : warpgroup * out_columns(a.p) / 2), sums);
 }
 
-DEVICE void compute_tiles(const arguments &a, layout &shared, int warpgroup) {
+DEVICE void compute_tiles(const tiles_arguments &a, layout &shared, int warpgroup) {
     stage_place at = {0, 0};
     slot_place slot = {0, 0};
     for (;;) {
@@ -293,18 +377,24 @@ DEVICE void compute_tiles(const arguments &a, layout &shared, int warpgroup) {
 
 DEVICE void set_barriers(layout &shared) {
     for (int n = 0; n < STAGES; n++) {
-        mbarrier_init(shared_address(&shared.full[n]), 1);
+        mbarrier_init(shared_address(&shared.full[n]), 1 + (QUANT ? 4 : 0));
         mbarrier_init(shared_address(&shared.empty[n]), CONSUMER_WARPS);
     }
     for (int n = 0; n < SLOTS; n++) {
         mbarrier_init(shared_address(&shared.work_full[n]), 1);
-        mbarrier_init(shared_address(&shared.work_empty[n]), CONSUMER_WARPS + 1);
+        mbarrier_init(shared_address(&shared.work_empty[n]), CONSUMER_WARPS + 1 + (QUANT ? 4 * CONVERTERS + 1 : 0));
     }
+#if QUANT
+    for (int n = 0; n < CODE_BUFFERS; n++) {
+        mbarrier_init(shared_address(&shared.codes.full[n]), 1);
+        mbarrier_init(shared_address(&shared.codes.empty[n]), 4);
+    }
+#endif
     mbarrier_fence_init();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    product(const __grid_constant__ arguments a) {
+    product(const __grid_constant__ tiles_arguments a) {
     extern __shared__ __align__(1024) u8 memory[];
     layout &shared = *(layout *)memory;
     sort_groups(a.p, shared);
@@ -313,6 +403,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         prefetch_tensor_map(&a.b);
         set_barriers(shared);
     }
+#if QUANT
+    fill_table(shared.codes.table);
+#endif
     if (SPLIT == MM_DEPTH) fence_proxy_async(); /* the stages held what groups are sorted by */
     __syncthreads();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -320,6 +413,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         setmaxnreg_dec<PRODUCER_REGS>();
         if (threadIdx.x == 0) load_tiles(a, shared);
         if (warp == 1) find_work(a.p, shared);
+#if QUANT
+        if (threadIdx.x == 64) load_codes(a, shared);
+    } else if (warp >= 4 + CONSUMER_WARPS) {
+        convert_tiles(a, shared);
+#endif
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         compute_tiles(a, shared, warp / 4 - 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products with quantised matrices on sm_90: few rows by codes.cu, if it takes the codes; else values of the matrix,
- * rounded to the type of the rows, are made in the workspace first, and multiplied like others. Any format and both
- * orders. What that costs is little beside many rows.
+ * Products with quantised matrices on sm_90: few rows by codes.cu and more by tiles.cu, if they take the codes; else
+ * values of the matrix, rounded to the type of the rows, are made in the workspace first, and multiplied like others.
+ * Any format and both orders. What that costs is little beside many rows.
  */
 #include "kernels/declare.h"
 #include "operations/matmul/cuda/fast.h"
@@ -63,7 +63,7 @@ static bool applicable(const void *problem_) {
     if (problem->count != 1 || !p->quant.present || p->split != MM_EVEN || p->groups != 1 ||
         p->gated)
         return false;
-    if (ejki_mm_codes.takes(p)) return ejki_mm_cuda_applicable(problem);
+    if (ejki_mm_fast_of(p)) return ejki_mm_cuda_applicable(problem);
     const mm_product own = with_values(p, NULL);
     return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
            ejki_mm_fast_of(&own) && ejki_mm_cuda_applicable(problem);
@@ -76,9 +76,9 @@ static ejk_status prepare(const void *problem_, const int64_t *parameters, int32
     const mm_product *p = &((const mm_problem *)problem_)->product[0];
     const mm_product own = with_values(p, NULL);
     ejki_cuda_kernels kernels = {.count = 0};
-    if (ejki_mm_codes.takes(p)) {
+    if (ejki_mm_fast_of(p)) {
         ejki_mm_cuda_want(p, 0, &kernels);
-        ejki_mm_codes.want(p, 0, &kernels);
+        ejki_mm_fast_of(p)->want(p, 0, &kernels);
         return ejki_cuda_ready_all(launch, &kernels);
     }
     ejki_mm_cuda_want(&own, 0, &kernels);
@@ -112,8 +112,9 @@ static ejk_status run(const ejk_run *run) {
     const mm_problem *problem = run->problem;
     const mm_product *p = &problem->product[0];
     EJKI_TRY(ejki_mm_cuda_check(problem));
-    if (!ejki_mm_codes.takes(p)) return run_values(run, p);
-    return (ejki_mm_codes.can_run(p) ? ejki_mm_codes.run : ejki_mm_cuda_run)(run, 0, p);
+    const ejki_mm_fast *fast = ejki_mm_fast_of(p);
+    if (!fast) return run_values(run, p);
+    return (fast->can_run(p) ? fast->run : ejki_mm_cuda_run)(run, 0, p);
 }
 
 EJKI_DECLARE(quantized_matmul_sm90_cuda, .version = 1, .priority = 20, .applicable = applicable,

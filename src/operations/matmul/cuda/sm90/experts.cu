@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The products of a layer of experts with codes of 4 or 8 bits on sm_90a, as codes.cu has single ones: rows of a are
+ * dealt out to experts. A tile is COLUMNS columns of an expert's b and LINES of its rows. Blocks stay, RESIDENT on each
+ * processor, and have as many tiles as others, one after the other, those of an expert's columns in turn. What brings
+ * codes and rows, and what brings scales, runs ahead of what multiplies, also into the next tile, so that reading does
+ * not stop where tiles begin and end.
+ *
+ * One warp copies codes by TMA, and rows of a one by one, as a list may name them: only those that there are. Two make
+ * scales, WINDOW steps at a time. The chunks of a step are dealt to PHASES sets of warps, so that a stage is free again
+ * after a short time: a row's bits depend neither on other rows nor on how many there are.
+ *
+ * Constants: those of codes_step.cuh; STAGES; RESIDENT; EARLY, the kernel before this one makes rows of a, but sizes
+ * are older;
+ * OWN_LISTS, there are no lists of rows: each block finds them in the choice of the tokens, and the first product tells
+ * where they are.
+ */
+#define ROW_PITCH (16 * (BITS == 4 ? 32 : 16) + 16) /* lanes read eight rows from different banks */
+#define SPLIT_DEPTH 1
+#define SCALES_AT_ONCE (GROUP >= 4 ? 8 : 4)
+#define WARPS (PART_WARPS + 4) /* the last four, of which one copies and two make scales, give away registers */
+#include "operations/matmul/cuda/sm90/codes_step.cuh"
+#include "operations/matmul/cuda/moe_lists.cuh"
+#include "operations/matmul/cuda/sm90/experts.cuh"
+
+enum {
+    SCALE_WARPS = 2,
+    WARP_TILES = (TILE_WARPS + SCALE_WARPS - 1) / SCALE_WARPS, /* whose scales one of them makes */
+    CODES_BYTES = COLUMNS * CODE_BYTES,
+    LINES_OF_LANE = (LINES + 31) / 32,
+    SERVICE_REGS = RESIDENT == 2 ? 48 : 40,
+    CONSUMER_REGS = RESIDENT == 2 ? 96 : 232,
+    OWN_CHUNKS = CODE_CHUNKS / PHASES, /* of a step, that a warp has */
+    BUFFERS = 2, /* of scales */
+    NOBODY = 0xffff,
+};
+
+struct layout {
+    u8 codes[STAGES][CODES_BYTES];
+    u8 rows[STAGES][LINES * ROW_PITCH];
+    part_sums sums[PHASES];
+#if TABLE
+    code_table table;
+#endif
+    group_scales scales[BUFFERS][TILE_WARPS][WINDOW_GROUPS];
+    u64 full[STAGES], empty[STAGES], scales_full[BUFFERS], scales_empty[BUFFERS];
+    int rows_before[CODE_EXPERTS + 2], tiles_before[CODE_EXPERTS + 2];
+#if OWN_LISTS
+    u16 chosen[CODE_OWN_ROWS]; /* expert of each row of the choice */
+    int lines[LINES];          /* of the tile that is copied: rows of the choice */
+#endif
+};
+
+/* ---- Tiles ------------------------------------------------------------------------------------------- */
+
+DEVICE int tiles_of_rows(int rows) {
+    return (rows + LINES - 1) / LINES;
+}
+
+/* Rows of each expert, into rows_before. All threads. */
+DEVICE void count_rows(const experts_arguments &a, layout &shared) {
+    const mm_product &p = a.p;
+    const int groups = (int)p.groups;
+#if OWN_LISTS
+    for (int group = threadIdx.x; group < groups; group += THREADS) shared.rows_before[group] = 0;
+    __syncthreads();
+    for (int row = threadIdx.x; row < p.rows; row += THREADS) {
+        const int each = (int)a.choice.each;
+        const mm_size expert = mm_number(&a.choice.index, row / each * a.choice.index_row + row % each);
+        const bool is_there = expert >= 0 && expert < groups;
+        shared.chosen[row] = is_there ? (u16)expert : NOBODY;
+        if (is_there) atomicAdd(&shared.rows_before[expert], 1);
+        if (!is_there && !EARLY && blockIdx.x == 0) a.choice.place[row] = -1;
+    }
+#else
+    for (int group = threadIdx.x; group < groups; group += THREADS) {
+        const mm_size size = __ldcg((const mm_size *)p.sizes.data + group); /* a copy may be older than EARLY */
+        shared.rows_before[group] = size < 0 ? 0 : (int)mm_least(size, p.rows);
+    }
+#endif
+}
+
+/* Rows and tiles of rows before each expert, and before and after the rows of none. One warp. */
+DEVICE void count_tiles(const mm_product &p, layout &shared) {
+    const int lane = threadIdx.x % 32, groups = (int)p.groups, rows = (int)p.rows;
+    const int each = (groups + 1 + 31) / 32, first = lane * each, end = first + each;
+    mm_size own = 0;
+    for (int group = first; group < end && group < groups; group++) own += shared.rows_before[group];
+    mm_size at = sum_up_to(own) - own;
+    int tiles = 0;
+    for (int group = first; group < end && group <= groups; group++) {
+        const mm_size size = group < groups ? shared.rows_before[group] : rows;
+        const int begin = (int)mm_least(at, rows);
+        at += size;
+        shared.rows_before[group] = begin;
+        shared.tiles_before[group] = tiles;
+        tiles += tiles_of_rows((int)mm_least(at, rows) - begin);
+    }
+    const int before = (int)sum_up_to(tiles) - tiles;
+    for (int group = first; group < end && group <= groups; group++) shared.tiles_before[group] += before;
+    if (lane == 31) shared.tiles_before[groups + 1] = before + tiles, shared.rows_before[groups + 1] = rows;
+    __syncwarp();
+}
+
+/* The tiles of a block, in turn: a row of tiles of an expert, and a tile of columns. */
+struct tile_run {
+    int left, line, column, columns;
+    place at;
+};
+
+DEVICE tile_run tiles_of_block(const mm_product &p, const layout &shared) {
+    const u32 wide = out_columns(p), columns = ((u32)p.columns + wide - 1) / wide;
+    const u32 all = shared.tiles_before[p.groups + 1] * columns, each = all / gridDim.x, more = all % gridDim.x;
+    const u32 begin = blockIdx.x * each + (blockIdx.x < more ? blockIdx.x : more);
+    tile_run run = {};
+    run.columns = (int)columns;
+    run.left = (int)(each + (blockIdx.x < more));
+    run.line = (int)(begin / columns);
+    run.column = (int)(begin % columns);
+    return run;
+}
+
+/* False if there is none left. */
+DEVICE bool next_tile(const mm_product &p, const layout &shared, tile_run *run) {
+    if (run->left-- == 0) return false;
+    int low = 0, high = (int)p.groups + 1; /* the last group that begins at this tile or before it */
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (shared.tiles_before[middle] <= run->line)
+            low = middle;
+        else
+            high = middle;
+    }
+    place *at = &run->at;
+    *at = place{};
+    at->s.first = shared.rows_before[low];
+    at->s.rows = shared.rows_before[low + 1] - shared.rows_before[low];
+    at->s.depth = p.depth;
+    at->row = (run->line - shared.tiles_before[low]) * LINES;
+    at->column = run->column * out_columns(p);
+    hold(p, low, &at->s);
+    if (++run->column == run->columns) run->column = 0, run->line++;
+    return true;
+}
+
+DEVICE int steps_of(const experts_arguments &a, const place &at) {
+    return at.s.idle ? 0 : (int)a.steps;
+}
+/* Rows of a tile. */
+DEVICE int lines_of(const place &at) {
+    return (int)mm_least(LINES, at.s.rows - at.row);
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------- */
+
+DEVICE void fill_zeros(u8 *to, u32 bytes) {
+    for (u32 n = 0; n < bytes; n += 16) *(uint4 *)(to + n) = uint4{};
+}
+
+#if OWN_LISTS && !EARLY
+/*
+ * Which rows of the choice a tile has, into shared.lines; the first tile of columns tells others where they lie, and
+ * their weights. One warp.
+ */
+DEVICE void list_lines(const experts_arguments &a, layout &shared, const place &at) {
+    const int lane = threadIdx.x % 32, lines = lines_of(at), first = (int)at.row;
+    int before = 0;
+    __syncwarp();
+    for (int row = lane; row < (int)a.p.rows + lane; row += 32) {
+        const bool is_own = row < a.p.rows && shared.chosen[row] == at.s.group;
+        const u32 found = __ballot_sync(~0u, is_own);
+        const int line = before + __popc(found & ((1u << lane) - 1)) - first;
+        before += __popc(found);
+        if (!is_own || line < 0 || line >= lines) continue;
+        shared.lines[line] = row;
+        if (at.column != 0) continue;
+        const mm_size place = at.s.first + first + line;
+        a.choice.place[row] = place;
+        copy_weight(a.choice, row, place);
+    }
+    __syncwarp();
+}
+#endif
+
+/* Row i of an expert, in a; below 0: none. */
+DEVICE mm_size row_of_expert(const experts_arguments &a, const layout &shared, const place &at, mm_size i) {
+#if OWN_LISTS && !EARLY
+    if (at.s.idle) return -1;
+    for (int row = 0; row < (int)a.p.rows; row++)
+        if (shared.chosen[row] == at.s.group && i-- == 0) return row / (int)a.choice.each;
+    return -1;
+#else
+    return row_of_a(a.p, at, i);
+#endif
+}
+
+/* Where a lane's rows of a tile lie; nullptr: rows of zeros. */
+struct row_sources {
+    const u8 *row[LINES_OF_LANE];
+    int count; /* of all lanes: rows that there are */
+};
+DEVICE row_sources sources_of(const experts_arguments &a, layout &shared, const place &at) {
+    const mm_product &p = a.p;
+    row_sources from = {};
+#if OWN_LISTS && !EARLY
+    if (!at.s.idle) list_lines(a, shared, at);
+#endif
+#pragma unroll
+    for (int n = 0; n < LINES_OF_LANE; n++) {
+        const int line = threadIdx.x % 32 + 32 * n;
+        mm_size row = -1;
+#if OWN_LISTS && !EARLY
+        if (line < lines_of(at) && !at.s.idle) row = shared.lines[line] / (int)a.choice.each;
+#else
+        if (line < lines_of(at)) row = row_of_a(p, at, at.row + line);
+#endif
+        if (row >= 0) from.row[n] = (const u8 *)p.a.data + row * p.a.row * 2;
+        from.count += __popc(__ballot_sync(~0u, row >= 0));
+    }
+    return from;
+}
+
+/* One lane: codes of a step. */
+DEVICE void load_codes(const experts_arguments &a, layout &shared, const place &at, int step, u32 stage) {
+    const u32 full = shared_address(&shared.full[stage]);
+    mbarrier_add_bytes(full, CODES_BYTES);
+#pragma unroll
+    for (int box = 0; box < BOXES; box++)
+        tma_load(shared_address(shared.codes[stage]) + box * CODE_BOX, &a.codes, full, step * CODE_BYTES,
+                 (int)box_column(a.p, at.column, box), (int)at.s.held, 0);
+}
+
+/* One warp: rows of a step, by a lane each; what is not there counts as zeros. */
+DEVICE void load_rows_of_step(const experts_arguments &a, layout &shared, const row_sources &from, int lines, int step,
+                              u32 stage) {
+    const u32 full = shared_address(&shared.full[stage]);
+    const u32 bytes = (u32)mm_least(DEPTH, a.p.depth - (mm_size)step * DEPTH) * 2;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < LINES_OF_LANE; n++) {
+        const u32 there = from.row[n] ? bytes : 0;
+        if (lane + 32 * n >= lines || there == DEPTH * 2) continue;
+        fill_zeros(shared.rows[stage] + (lane + 32 * n) * ROW_PITCH + there, DEPTH * 2 - there);
+        fence_proxy_async();
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_expect(full, from.count * bytes);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < LINES_OF_LANE; n++)
+        if (from.row[n])
+            bulk_load(shared_address(shared.rows[stage] + (lane + 32 * n) * ROW_PITCH),
+                      from.row[n] + (mm_size)step * (DEPTH * 2), bytes, full);
+}
+
+/* One warp. With EARLY codes that fit the ring are asked for before there are rows. */
+DEVICE void load_tiles(const experts_arguments &a, layout &shared) {
+    tile_run run = tiles_of_block(a.p, shared);
+    const bool leads = threadIdx.x % 32 == 0;
+    pipeline_state<STAGES> to = {0, 1};
+    bool is_first = EARLY;
+    while (next_tile(a.p, shared, &run)) {
+        const place &at = run.at;
+        const int steps = steps_of(a, at), lines = lines_of(at);
+        const int ahead = is_first ? (steps < STAGES ? steps : STAGES) : 0;
+        const row_sources from = sources_of(a, shared, at);
+        for (int step = 0; leads && step < ahead; step++) load_codes(a, shared, at, step, step);
+        if (is_first) wait_for_previous(), is_first = false;
+#pragma unroll 1
+        for (int step = 0; step < steps; step++, to.next()) {
+            mbarrier_wait(shared_address(&shared.empty[to.stage]), to.parity);
+            if (leads && step >= ahead) load_codes(a, shared, at, step, to.stage);
+            load_rows_of_step(a, shared, from, lines, step, to.stage);
+        }
+    }
+}
+
+/* Warp `own` of those that make scales. */
+DEVICE void make_scales(const experts_arguments &a, layout &shared, int own) {
+    tile_run run = tiles_of_block(a.p, shared);
+    pipeline_state<BUFFERS> to = {0, 1};
+    while (next_tile(a.p, shared, &run)) {
+        const int steps = steps_of(a, run.at);
+        scale_row row[WARP_TILES];
+#pragma unroll
+        for (int n = 0; n < WARP_TILES; n++) row[n] = scale_row_of(a.p, run.at, (own + n * SCALE_WARPS) % TILE_WARPS);
+#pragma unroll 1
+        for (int step = 0; step < steps; step += WINDOW, to.next()) {
+            group_scales *scales[WARP_TILES];
+#pragma unroll
+            for (int n = 0; n < WARP_TILES; n++)
+                scales[n] = shared.scales[to.stage][(own + n * SCALE_WARPS) % TILE_WARPS];
+            mbarrier_wait(shared_address(&shared.scales_empty[to.stage]), to.parity);
+            load_scales(a.p, scales, row, step, 1);
+            if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared.scales_full[to.stage]));
+        }
+    }
+}
+
+/* ---- Products ----------------------------------------------------------------------------------------- */
+
+/* Where a warp is in the rings. */
+struct ring_places {
+    u32 step; /* of all tiles before */
+    pipeline_state<BUFFERS> scales;
+};
+
+DEVICE void compute_tile(layout &shared, int steps, ring_places *from, tile_sums (&sums)[TILES]) {
+    const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, phase = warp / TILE_WARPS;
+    const int lane = threadIdx.x % 32;
+#if TABLE
+    const u32 table = shared_address(shared.table) + lane * 4;
+#else
+    const u32 table = 0;
+#endif
+#pragma unroll 1
+    for (int first = 0; first < steps; first += WINDOW) {
+        mbarrier_wait(shared_address(&shared.scales_full[from->scales.stage]), from->scales.parity);
+#pragma unroll 1
+        for (int step = first; step < first + WINDOW && step < steps; step++) {
+            const u32 at = from->step + step, stage = at % STAGES;
+            mbarrier_wait(shared_address(&shared.full[stage]), at / STAGES & 1);
+            compute_step<OWN_CHUNKS>(shared_address(shared.codes[stage]) + tile * (OWN_ROWS * CODE_BYTES),
+                                     shared_address(shared.rows[stage]), phase * OWN_CHUNKS,
+                                     shared.scales[from->scales.stage][tile] + (step - first) * GROUPS, table, sums);
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(shared_address(&shared.empty[stage]));
+        }
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(shared_address(&shared.scales_empty[from->scales.stage]));
+        from->scales.next();
+    }
+    from->step += steps;
+}
+
+DEVICE void multiply_tiles(const experts_arguments &a, layout &shared) {
+    const int warp = threadIdx.x / 32;
+    tile_run run = tiles_of_block(a.p, shared);
+    ring_places from = {};
+    while (next_tile(a.p, shared, &run)) {
+        const place &at = run.at;
+        {
+            tile_sums sums[TILES] = {};
+            compute_tile(shared, steps_of(a, at), &from, sums);
+            named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* sums of the tile before are written */
+            put_sums(shared.sums[warp / TILE_WARPS], warp % TILE_WARPS, sums);
+        }
+        named_barrier_sync(ALL_CONSUMERS, CONSUMERS);
+        add_phases(shared.sums, lines_of(at));
+        if (EARLY) wait_for_previous(); /* other results of the kernel before */
+        named_barrier_sync(ALL_CONSUMERS, CONSUMERS);
+        write_tile(a.p, shared.sums[0], at, 0, [&](float sum, mm_size line, mm_size column) -> float {
+            if (!ZERO || fabsf(sum) < INFINITY || at.s.idle) return sum;
+            const mm_size row = row_of_expert(a, shared, at, line - at.s.first);
+            return row < 0 ? 0 : sum_again(a.p, at.s.held, row, column);
+        });
+    }
+}
+
+DEVICE void set_barriers(layout &shared) {
+    for (int n = 0; n < STAGES; n++) {
+        mbarrier_init(shared_address(&shared.full[n]), 1);
+        mbarrier_init(shared_address(&shared.empty[n]), PART_WARPS);
+    }
+    for (int n = 0; n < BUFFERS; n++) {
+        mbarrier_init(shared_address(&shared.scales_full[n]), SCALE_WARPS);
+        mbarrier_init(shared_address(&shared.scales_empty[n]), PART_WARPS);
+    }
+    mbarrier_fence_init();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) product(const __grid_constant__ experts_arguments a) {
+    extern __shared__ __align__(1024) u8 memory[];
+    layout &shared = *(layout *)memory;
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a.codes);
+        set_barriers(shared);
+    }
+#if TABLE
+    make_table(shared.table);
+#endif
+    if (!EARLY) wait_for_previous();
+    launch_dependents(); /* what comes next may read sizes */
+    count_rows(a, shared);
+    __syncthreads();
+    if (warp == 0) count_tiles(a.p, shared);
+    __syncthreads();
+    if (warp >= PART_WARPS) {
+        setmaxnreg_dec<SERVICE_REGS>();
+        if (warp == PART_WARPS) load_tiles(a, shared);
+        if (warp > PART_WARPS && warp <= PART_WARPS + SCALE_WARPS) make_scales(a, shared, warp - PART_WARPS - 1);
+    } else { /* with what comes after products: it would have the registers of copies */
+        setmaxnreg_inc<CONSUMER_REGS>();
+        multiply_tiles(a, shared);
+    }
+    if (EARLY) wait_for_previous(); /* who waits for this kernel waits for the one before it, too */
+}
