@@ -20,25 +20,6 @@ DEVICE void store(const rec_view &v, rec_size index, float value) {
 
 /* ---- Gates ------------------------------------------------------------------------------------------ */
 
-/*
- * e^x within 0.7 ulp: expf is off by up to twice as much, and the same way for gates that are the same at all tokens,
- * so that its error would grow with their number.
- */
-DEVICE float exp_of(float x) {
-    if (x < -104) return 0;
-    if (x > 89) return INFINITY;
-    const float n = rintf(x * LOG2_E), r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));
-    float y = 1 / 5040.0f;
-    y = fmaf(y, r, 1 / 720.0f);
-    y = fmaf(y, r, 1 / 120.0f);
-    y = fmaf(y, r, 1 / 24.0f);
-    y = fmaf(y, r, 1 / 6.0f);
-    y = fmaf(y, r, 0.5f);
-    y = 1 + fmaf(r * r, y, r);
-    /* In two steps, so that what is below the normal numbers is rounded once. */
-    const int half = (int)n / 2, rest = (int)n - half;
-    return y * __int_as_float((half + 127) << 23) * __int_as_float((rest + 127) << 23);
-}
 DEVICE float softplus(float x) {
     return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
 }

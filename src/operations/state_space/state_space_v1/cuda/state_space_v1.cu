@@ -42,7 +42,7 @@ struct channel {
         own = inside < width;
         e = group * width + (own ? inside : width - 1);
         for (int k = 0; k < STATES; k++)
-            a[k] = k < p.states ? list_at(p.a, scan_state_at(&p.a, 0, e) + k) * LOG2_E : 0;
+            a[k] = k < p.states ? list_at(p.a, scan_state_at(&p.a, 0, e) + k) : 0;
         d = p.has_d ? list_at(p.d, e * p.d.channel) : 0;
         bias = p.has_bias ? list_at(p.dt_bias, e * p.dt_bias.channel) : 0;
     }
@@ -77,7 +77,7 @@ struct channel {
         float y = d * x;
         for (int k = 0; k < STATES; k++) {
             if (k >= p.states) break;
-            h[k] = fmaf(shared(p.b, row, token, k), delta * x, power_of_2(a[k] * delta) * h[k]);
+            h[k] = fmaf(shared(p.b, row, token, k), delta * x, exp_of(a[k] * delta) * h[k]);
             y = fmaf(h[k], shared(p.c, row, token, k), y);
         }
         return y;
@@ -129,7 +129,7 @@ DEVICE void back(const arguments &args, const channel &c, i64 row, i64 token, co
         if (k >= p.states) break;
         const float b = c.shared(p.b, row, token, k), read = c.shared(p.c, row, token, k);
         const float old = before[k * p.channels], now = before[(STATES + k) * p.channels];
-        const float decay = power_of_2(c.a[k] * delta);
+        const float decay = exp_of(c.a[k] * delta);
         y = fmaf(now, read, y);
         d_h[k] = fmaf(dy, read, d_h[k]);
         const float sum_c = sum_of_lanes(c.own ? dy * now : 0, 32);
@@ -137,7 +137,7 @@ DEVICE void back(const arguments &args, const channel &c, i64 row, i64 token, co
         if (threadIdx.x == 0) sums[k] = sum_b, sums[other + k] = sum_c;
         d_input = fmaf(d_h[k], b, d_input);
         d_h[k] *= decay;
-        d_step = fmaf(c.a[k] * LOG_2, d_h[k] * old, d_step);
+        d_step = fmaf(c.a[k], d_h[k] * old, d_step);
         d_a[k] = fmaf(delta, d_h[k] * old, d_a[k]);
     }
     d_x = fmaf(d_input, delta, dy * c.d);
