@@ -13,25 +13,34 @@ typedef struct arguments {
     rec_problem p;
 } arguments;
 
-/* Columns of a warp at a time. */
-static int64_t slab_of(const rec_problem *p) {
-    return 4 * 32 * ROWS / p->key_size;
+/* Whether columns lie next to each other, so that warps share the rows of some; bits depend on it. */
+static bool is_wide(const rec_problem *p) {
+    const rec_view *v = &p->view[p->view[REC_INITIAL].present ? REC_INITIAL : REC_FINAL];
+    return v->present && v->stride[3] == 1 && p->key_size >= 64;
 }
 
-/* Slabs of a warp, one after the other, as long as there are warps enough for all multiprocessors. */
+/* Warps that share columns, and these. */
+static int64_t parts_of(const rec_problem *p) {
+    return is_wide(p) ? p->key_size / (p->key_size == 256 ? 64 : 32) : 1;
+}
+static int64_t slab_of(const rec_problem *p) {
+    return 4 * 32 * ROWS * parts_of(p) / p->key_size;
+}
+
+/* Slabs one after the other, as long as there are warps enough for all multiprocessors. */
 static int64_t slabs_of(const rec_problem *p) {
     const int64_t slabs = ejki_cdiv(p->value_size, slab_of(p));
     int64_t each = 1;
     while (each < MOST_SLABS && 2 * each <= slabs &&
-           p->sequences * p->heads * slabs / (2 * each) >= LEAST_WARPS)
+           p->sequences * p->heads * slabs * parts_of(p) / (2 * each) >= LEAST_WARPS)
         each *= 2;
     return each;
 }
 
 static int64_t blocks_of(const rec_problem *p) {
     const int64_t columns = slab_of(p) * slabs_of(p);
-    const int64_t warps = p->sequences * p->heads * ejki_cdiv(p->value_size, columns);
-    return ejki_cdiv(warps, THREADS / 32);
+    const int64_t groups = p->sequences * p->heads * ejki_cdiv(p->value_size, columns);
+    return ejki_cdiv(groups, THREADS / 32 / parts_of(p));
 }
 
 /* Of sequences of the same length; that of one alone does not tell whether it pays. */
@@ -54,6 +63,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "UPDATE", p->update);
     ejki_cuda_add(&constants, "BEFORE", p->read == REC_BEFORE);
     ejki_cuda_add(&constants, "KEY_DECAY", p->key_decay);
+    ejki_cuda_add(&constants, "WIDE", is_wide(p));
     ejki_cuda_add(&constants, "SLABS", slabs_of(p));
     ejki_cuda_add(&constants, "REST", REST);
     return ejki_cuda_ready(launch, 0, text, "step", &constants);

@@ -1,29 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A few tokens of every sequence on GPUs, as in decoding: states pass by once, at the speed of memory. A warp has SLAB
- * columns of a state in registers, 8 rows and 4 columns a lane, and shares nothing with other warps: ROW_LANES lanes
- * have the rows of a column, so that sums over rows are shuffles. All loads of a lane, 16 bytes each, are under way
- * before the first is used, and while a slab is worked on so is the next of the warp's SLABS; a single token is read
- * once for them all. Four rows of a lane follow each other and lanes take turns, so that a load covers whole sectors
- * in either layout of the states.
+ * A few tokens of every sequence on GPUs, as in decoding: states pass by once, at the speed of memory. PARTS warps have
+ * SLAB columns of a state in registers, 8 rows and 4 columns a lane: ROW_LANES lanes of a warp have rows of a column,
+ * so that sums over rows are shuffles. All loads of a lane, 16 bytes each, are under way before the first is used, and
+ * while a slab is worked on so is the next of the SLABS; a single token is read once for them all. Four rows of a lane
+ * follow each other and lanes take turns, so that a warp alone covers whole lines of states that lie [Dv,Dk]. Of those
+ * that lie [Dk,Dv] (WIDE) it would have 32 bytes of each row, half of what memory hands out: there warps share the
+ * rows of 32 columns, of 16 with 256 rows, and add up through shared memory.
  *
  * With packed sequences the last REST blocks clear the tokens that are in none.
  *
- * Constants: KEY_SIZE (8 to 256, a power of two), THREADS, UPDATE, BEFORE, KEY_DECAY, SLABS, REST.
+ * Constants: KEY_SIZE (8 to 256, a power of two), THREADS, UPDATE, BEFORE, KEY_DECAY, WIDE (KEY_SIZE 64 or more),
+ * SLABS, REST.
  */
 #include "operations/recurrent/cuda/call.cuh"
 
 #define ROWS      8
-#define ROW_LANES (KEY_SIZE / ROWS)
+#define ROW_LANES (WIDE ? (KEY_SIZE == 256 ? 8 : 4) : KEY_SIZE / ROWS)
+#define PARTS     (KEY_SIZE / (ROWS * ROW_LANES))
 #define SLAB      (4 * (32 / ROW_LANES))
+#define GROUPS    (THREADS / 32 / PARTS) /* of warps that share columns */
 
 struct arguments {
     rec_problem p;
 };
 
+/* Neighbouring lanes have what lies next to each other: rows, or with WIDE columns. */
+DEVICE int row_lane() {
+    return WIDE ? threadIdx.x % 32 / (32 / ROW_LANES) : threadIdx.x % ROW_LANES;
+}
+DEVICE int column_lane() {
+    return WIDE ? threadIdx.x % (32 / ROW_LANES) : threadIdx.x % 32 / ROW_LANES;
+}
+
 /* Row r of a lane. */
 DEVICE int row_of(int r) {
-    return r / 4 * (4 * ROW_LANES) + threadIdx.x % ROW_LANES * 4 + r % 4;
+    const int first = PARTS > 1 ? threadIdx.x / 32 % PARTS * (ROWS * ROW_LANES) : 0;
+    return first + r / 4 * (4 * ROW_LANES) + row_lane() * 4 + r % 4;
+}
+
+/* ---- Sums over rows --------------------------------------------------------------------------------- */
+
+enum { MOST_SUMS = 8 };
+struct sums {
+    float of[2][GROUPS][PARTS][32 / ROW_LANES][MOST_SUMS]; /* in turn, so that one barrier a sum is enough */
+};
+
+/* Of a lane's numbers over all rows of its columns; lanes of other rows have the same then. */
+template <int count> DEVICE void add_over_rows(sums &s, int &turn, float (&x)[count]) {
+#pragma unroll
+    for (int n = 1; n < ROW_LANES; n *= 2)
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            x[i] += __shfl_xor_sync(~0u, x[i], WIDE ? 32 / ROW_LANES * n : n);
+    if (PARTS == 1) return;
+    const int warp = threadIdx.x / 32, group = warp / PARTS;
+    if (row_lane() == 0)
+#pragma unroll
+        for (int i = 0; i < count; i++) s.of[turn][group][warp % PARTS][column_lane()][i] = x[i];
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(32 * PARTS) : "memory");
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            const float other = s.of[turn][group][part][column_lane()][i];
+            x[i] = part == 0 ? other : x[i] + other;
+        }
+    turn ^= 1;
 }
 
 /* ---- Memory ----------------------------------------------------------------------------------------- */
@@ -151,16 +194,15 @@ DEVICE float inner(const float (&x)[ROWS], const float (&y)[ROWS]) {
     float sum = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) sum += x[r] * y[r];
-    return sum_of_lanes(sum, ROW_LANES);
+    return sum;
 }
 
-DEVICE void load_vector(const rec_problem &p, const rec_view &v, rec_size at, float factor, float (&x)[ROWS]) {
-    load_rows(v, at, x);
-    if (p.normalise) factor /= sqrtf(inner(x, x) + (float)REC_EPSILON);
+DEVICE void scale_rows(float (&x)[ROWS], float factor) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) x[r] *= factor;
 }
 
+/* The lane's part of the sum that a bonus is of. */
 DEVICE float bonus_of(const rec_problem &p, rec_size h, const token &t) {
     const rec_view &u = p.view[REC_BONUS];
     float sum = 0;
@@ -168,18 +210,23 @@ DEVICE float bonus_of(const rec_problem &p, rec_size h, const token &t) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         sum += t.q[r] * load(u, h * u.stride[2] + row_of(r)) * t.k[r];
-    return sum_of_lanes(sum, ROW_LANES);
+    return sum;
 }
 
-DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size at, rec_size h, token &t) {
+DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size at, rec_size h, sums &all, int &turn,
+                       token &t) {
     const rec_view &q = p.view[REC_QUERY], &k = p.view[REC_KEY], &a = p.view[REC_A], &b = p.view[REC_B];
     const rec_view &skip = p.view[REC_SKIP];
-    load_vector(p, q, rec_at(&q, s.batch, at, head_of(p, h, p.query_heads)), (float)p.scale, t.q);
-    load_vector(p, k, rec_at(&k, s.batch, at, head_of(p, h, p.key_heads)), 1, t.k);
+    load_rows(q, rec_at(&q, s.batch, at, head_of(p, h, p.query_heads)), t.q);
+    load_rows(k, rec_at(&k, s.batch, at, head_of(p, h, p.key_heads)), t.k);
+    if (p.normalise) {
+        float squares[] = {inner(t.q, t.q), inner(t.k, t.k)};
+        add_over_rows(all, turn, squares);
+        scale_rows(t.q, 1 / sqrtf(squares[0] + (float)REC_EPSILON));
+        scale_rows(t.k, 1 / sqrtf(squares[1] + (float)REC_EPSILON));
+    }
+    scale_rows(t.q, (float)p.scale);
     t.beta = UPDATE == REC_RANK_ONE ? 1 : load_beta(p, s, at, h);
-    t.qk = BEFORE ? 0 : inner(t.q, t.k);
-    t.own = BEFORE ? bonus_of(p, h, t) : 0;
-    if (UPDATE == REC_ADD && skip.present) t.own += load(skip, h * skip.stride[2]);
     const float head = head_gate(p, s, at, h);
     if (KEY_DECAY) {
 #pragma unroll
@@ -193,12 +240,19 @@ DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size at,
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             if (p.multiply) t.a[r] *= t.b[r], t.b[r] = -t.b[r];
-        t.qa = inner(t.q, t.a);
     }
+    float products[] = {BEFORE ? bonus_of(p, h, t) : inner(t.q, t.k), UPDATE == REC_RANK_ONE ? inner(t.q, t.a) : 0};
+    add_over_rows(all, turn, products);
+    t.qk = BEFORE ? 0 : products[0];
+    t.own = BEFORE ? products[0] : 0;
+    t.qa = products[1];
+    if (UPDATE == REC_ADD && skip.present) t.own += load(skip, h * skip.stride[2]);
 }
 
 /* The sums over rows of x s and y s, for four columns. */
-DEVICE void read_slab(const token &t, const float (&s)[ROWS][4], float (&x)[4], float (&y)[4]) {
+DEVICE void read_slab(const token &t, const float (&s)[ROWS][4], sums &all, int &turn, float (&x)[4], float (&y)[4]) {
+    enum { SEES = UPDATE != REC_ADD };
+    float sum[SEES ? 8 : 4];
 #pragma unroll
     for (int c = 0; c < 4; c++) x[c] = y[c] = 0;
 #pragma unroll
@@ -214,8 +268,14 @@ DEVICE void read_slab(const token &t, const float (&s)[ROWS][4], float (&x)[4], 
     }
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        if (UPDATE != REC_ADD) x[c] = sum_of_lanes(x[c], ROW_LANES);
-        y[c] = sum_of_lanes(y[c], ROW_LANES);
+        sum[c] = y[c];
+        if constexpr (SEES) sum[4 + c] = x[c];
+    }
+    add_over_rows(all, turn, sum);
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        y[c] = sum[c];
+        if constexpr (SEES) x[c] = sum[4 + c];
         if (!KEY_DECAY && UPDATE == REC_DELTA) x[c] *= t.d[0];
         if (!KEY_DECAY && !BEFORE) y[c] *= t.d[0];
     }
@@ -223,11 +283,11 @@ DEVICE void read_slab(const token &t, const float (&s)[ROWS][4], float (&x)[4], 
 
 /* The slab after a token, and its outputs. */
 DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_size h, rec_size j, rec_size count,
-                 const token &t, float (&s)[ROWS][4], float (&y)[4]) {
+                 const token &t, sums &all, int &turn, float (&s)[ROWS][4], float (&y)[4]) {
     const rec_view &value = p.view[REC_VALUE];
     float x[4], v[4], dv[4];
     load_four(value, rec_at(&value, q.batch, at, head_of(p, h, p.value_heads)) + j, count, v);
-    read_slab(t, s, x, y);
+    read_slab(t, s, all, turn, x, y);
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         dv[c] = c < count ? value_decay(p, q, at, h, j + c) : 1;
@@ -254,17 +314,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 2
     const rec_view &out = p.view[REC_OUT], &initial = p.view[REC_INITIAL];
     /* Divisions of 32 bits are a fraction of those of 64. */
     const u32 slabs = ((u32)p.value_size + SLAB - 1) / SLAB, runs = (slabs + SLABS - 1) / SLABS, heads = (u32)p.heads;
-    const u32 warps = (u32)p.sequences * heads * runs, blocks = (warps + THREADS / 32 - 1) / (THREADS / 32);
+    const u32 groups = (u32)p.sequences * heads * runs, blocks = (groups + GROUPS - 1) / GROUPS;
     if (blockIdx.x >= blocks) {
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
-    const u32 warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, state = warp / runs;
-    if (warp >= warps) return;
-    const rec_size h = state % heads, first = (warp - state * runs) * (SLABS * SLAB);
-    const rec_size lane = threadIdx.x % 32 / ROW_LANES * 4, end = first + SLABS * SLAB;
+    const u32 group = blockIdx.x * GROUPS + threadIdx.x / 32 / PARTS, state = group / runs;
+    if (group >= groups) return;
+    const rec_size h = state % heads, first = (group - state * runs) * (SLABS * SLAB);
+    const rec_size lane = column_lane() * 4, end = first + SLABS * SLAB;
     const rec_sequence q = rec_sequence_of(&p, state / heads);
     const rec_size steps = q.end - q.begin;
+    __shared__ sums all;
+    int sum_turn = 0;
     float s[ROWS][4], ahead[ROWS][4];
     token t;
     load_slab(initial, q.row, h, first + lane, p.value_size - first - lane, ahead);
@@ -283,9 +345,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 2
             if (turn.resets)
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) s[r][0] = s[r][1] = s[r][2] = s[r][3] = 0;
-            if (turn.counts && (steps > 1 || j - lane == first)) load_token(p, q, at, h, t);
-            if (turn.counts) pass(p, q, at, h, j, count, t, s, y);
-            if (threadIdx.x % ROW_LANES == 0) store_four(out, rec_at(&out, q.batch, at, h) + j, count, y);
+            if (turn.counts && (steps > 1 || j - lane == first)) 
+                load_token(p, q, at, h, all, sum_turn, t);
+            if (turn.counts) pass(p, q, at, h, j, count, t, all, sum_turn, s, y);
+            if (row_lane() == 0 && threadIdx.x / 32 % PARTS == 0)
+                store_four(out, rec_at(&out, q.batch, at, h) + j, count, y);
         }
         store_slab(p.view[REC_FINAL], q.row, h, j, count, s);
     }
