@@ -16,12 +16,12 @@ static rec_walk walk_of(const rec_problem *p) {
 }
 
 /* Memory of a call. */
-static int64_t inverse_bytes(const rec_problem *p) {
+static int64_t inverse_bytes(const rec_problem *p, const rec_layout *l) {
     if (p->update != REC_DELTA) return 0;
-    return rec_chunks(p) * p->heads * pieces_of(p) * REC_TILES * REC_TILE_BYTES;
+    return rec_chunks(p) * p->heads * pieces_of(p) * rec_block_bytes(l->wide);
 }
-static int64_t score_bytes(const rec_problem *p) {
-    return rec_chunks(p) * p->heads * REC_TILES * REC_TILE_BYTES;
+static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
+    return rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
 }
 static int64_t operand_bytes(const rec_problem *p) {
     return p->key_decay ? rec_chunks(p) * p->heads * 3 * REC_CHUNK * p->key_size * 2 : 0;
@@ -39,7 +39,8 @@ static bool applicable(const void *problem) {
     const bool is_exact = (!p->key_decay || pieces_of(p) == 1) && !p->gradient;
     const bool has_size =
         p->key_size == 64 || p->key_size == 128 || (p->key_size == 256 && !p->key_decay);
-    return rec_chunk_fits(p) && is_exact && has_size;
+    const bool reads = p->read == REC_AFTER || p->key_decay;
+    return rec_chunk_fits(p) && reads && is_exact && has_size;
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -47,13 +48,15 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     const rec_problem *p = problem;
     const rec_walk walk = walk_of(p);
     rec_layout l;
-    ejki_cuda_constants first = rec_chunk_constants(p, walk.terms), scan = first;
+    ejki_cuda_constants first = rec_chunk_constants(p, walk.terms), scan;
     ejki_cuda_kernels kernels = {.count = 0};
     (void)parameters;
     (void)threads;
     EJKI_TRY(rec_layout_of(p, &walk, launch->device, &l));
     ejki_cuda_add(&first, "BACK", 0);
-    rec_add_layout(p, &l, &scan);
+    ejki_cuda_add(&first, "SQUARE", l.wide);
+    if (p->key_decay) ejki_cuda_add(&first, "BEFORE", p->read == REC_BEFORE);
+    scan = rec_walk_constants(p, &l, walk.terms);
     ejki_cuda_add(&scan, "REST", REST);
     ejki_cuda_add(&scan, "KEEP", 0);
     if (p->key_decay)
@@ -62,9 +65,13 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     else
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
                        &first);
-    ejki_cuda_want(&kernels, SCAN, "operations/recurrent/cuda/chunk_scan.cu", "scan", &scan);
+    if (l.wide)
+        ejki_cuda_want(&kernels, SCAN, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
+                       &scan);
+    else
+        ejki_cuda_want(&kernels, SCAN, "operations/recurrent/cuda/chunk_scan.cu", "scan", &scan);
     launch->workspace_bytes =
-        (size_t)(inverse_bytes(p) + score_bytes(p) + operand_bytes(p) + factor_bytes(p));
+        (size_t)(inverse_bytes(p, &l) + score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p));
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -74,7 +81,8 @@ static ejk_status run(const ejk_run *run) {
     rec_layout l;
     EJKI_TRY(rec_cuda_check(p));
     EJKI_TRY(rec_layout_of(p, &walk, run->device, &l));
-    char *scores = (char *)run->workspace + inverse_bytes(p), *operands = scores + score_bytes(p);
+    char *scores = (char *)run->workspace + inverse_bytes(p, &l);
+    char *operands = scores + score_bytes(p, &l);
     rec_chunked a = {.p = *p,
                      .inverses = run->workspace,
                      .scores = scores,
@@ -86,7 +94,7 @@ static ejk_status run(const ejk_run *run) {
                                   .blocks = rec_chunks(p) * p->heads,
                                   .shared_bytes = rec_prepare_bytes(p)};
     const ejki_cuda_work scan = {.slot = SCAN,
-                                 .threads = (int32_t)(32 * l.warps),
+                                 .threads = rec_walk_threads(&l),
                                  .blocks = rec_walk_blocks(p, &l) + (p->packed ? REST : 0),
                                  .shared_bytes = rec_walk_bytes(p, &walk, &l)};
     EJKI_TRY(ejki_cuda_begin(run, &first, &a));
@@ -97,4 +105,5 @@ EJKI_DECLARE(recurrent_attention_chunk_cuda, .version = 1, .priority = 1, .appli
              .prepare = prepare, .run = run,
              .needs =
                  "sums or delta rules without decays of values or segments, Dk 64, 128 or 256, "
-                 "Dv a multiple of 16; with decays of keys Dk up to 128 and no final state")
+                 "Dv a multiple of 16; with decays of keys Dk up to 128 and no final state, as "
+                 "where the old state is read")

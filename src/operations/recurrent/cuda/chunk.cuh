@@ -34,6 +34,9 @@
 #define REC_TILES      10
 #define REC_TILE_BYTES 512
 
+/* Or, for wgmma, squares: rows of 128 bytes under the swizzle of as many. */
+#define REC_SQUARE_BYTES (REC_CHUNK * 128)
+
 /* Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; that of the state; S'k's times beta. */
 enum rec_factors { REC_SEEN, REC_ASKED, REC_LEFT, REC_PASSED, REC_UNSEEN, REC_FACTOR_ROWS };
 
@@ -44,8 +47,9 @@ typedef struct rec_chunked {
     float *factors;          /* [chunks][H][REC_FACTOR_ROWS][REC_CHUNK], with key decays of the state, and beta:
                         [chunks][H][Dk + REC_CHUNK] */
     rec_size chunks;         /* at most, of all sequences */
-    /* Of gradients only: states before chunks and cotangents behind them, [chunks][H][Dv][Dk]; u of delta rules and the
-     * cotangent of v - e^G (S'k) over beta, of sums that of v, [chunks][H][REC_CHUNK][Dv]; gradient.cuh's rows. */
+    /* Of gradients only: states before chunks and cotangents behind them, [chunks][H][Dv][Dk], bf16 where TERMS is 1; u
+     * of delta rules and the cotangent of v - e^G (S'k) over beta, of sums that of v, [chunks][H][REC_CHUNK][Dv];
+     * gradient.cuh's rows. */
     float *states, *cotangents, *solved, *backs, *sums;
     rec_size width; /* of a row */
 } rec_chunked;

@@ -10,6 +10,7 @@
  */
 #define SCORES   TERMS
 #define INVERSES (UPDATE == REC_DELTA ? TERMS : 0)
+#define SQUARE   0
 #include "operations/recurrent/cuda/chunk_walk.cuh"
 
 DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage) {
@@ -66,7 +67,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
         const float2 by = factors_of(factors, REC_LEFT, n);
 #pragma unroll
         for (int i = 0; i < 4; i++) y[n][i] *= i % 2 ? by.y : by.x;
-        if (n % 2 == 0) load_values(stage + VALUE, w.column, n / 2, d_out[n], d_out[n + 1]);
+        if (n % 2 == 0) load_values<COLUMNS>(stage + VALUE, w.column, n / 2, d_out[n], d_out[n + 1]);
     }
     if (!a.p.view[REC_D_OUT].present) clear(d_out);
     multiply_turned<1, TERMS>(d_out, (const uint4 *)(memory + SCORE), y);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both kernels that prepare chunks do alike: rows to be normalised, and the inverse. KEY_SIZE, TERMS, BACK. */
+/*
+ * What both kernels that prepare chunks do alike: rows to be normalised, and the inverse.
+ * Constants: KEY_SIZE, TERMS, BACK, SQUARE.
+ */
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
 #define EJKI_RECURRENT_CHUNK_INVERSE_CUH
 
@@ -69,6 +72,27 @@ DEVICE void store_halves(const float (&x)[8], float sign, float *to) {
     for (int i = 0; i < 8; i++) at[i] = sign * x[i];
 }
 
+#define BLOCKS (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
+
+/* A lane's part of a block of 16 x 16 of T or P, as a right operand, to memory. */
+DEVICE void put_block(char *to, int row, int column, const uint4 &x) {
+    const int lane = threadIdx.x % 32, own = 16 * row + lane / 4;
+    if (SQUARE) {
+        char *low = to + own * 128 + ((2 * column ^ own % 8) << 4) + lane % 4 * 4;
+        char *high = to + own * 128 + (((2 * column + 1) ^ own % 8) << 4) + lane % 4 * 4;
+        *(u32 *)low = x.x, *(u32 *)high = x.y;
+        *(u32 *)(low + 8 * 128) = x.z, *(u32 *)(high + 8 * 128) = x.w;
+    } else {
+        ((uint4 *)to)[(row * (row + 1) / 2 + column) * 32 + lane] = x;
+    }
+}
+
+/* Blocks above the diagonal of a square, or of a turned one those below it, which wgmma reads. */
+DEVICE void clear_others(char *to, bool turned) {
+    const int warp = threadIdx.x / 32;
+    for (int n = warp + 1; n < 4; n++) put_block(to, turned ? n : warp, turned ? warp : n, make_uint4(0, 0, 0, 0));
+}
+
 /* Where element i of a lane's 16 bytes is in a block of 16 x 16. */
 DEVICE int element_row(int i) {
     return threadIdx.x % 32 / 4 + i / 4 * 8;
@@ -81,8 +105,7 @@ DEVICE int element_column(int i) {
  * Blocks on and below the diagonal to memory as right operands in `pieces` pieces, columns times `betas` unless that is
  * NULL. With `turned` sums are over rows, else over columns.
  */
-template <int pieces, bool turned> DEVICE void put_blocks(const float *from, const float *betas, uint4 *to) {
-    const int lane = threadIdx.x % 32;
+template <int pieces, bool turned> DEVICE void put_blocks(const float *from, const float *betas, char *to) {
     for (int tile = threadIdx.x / 32; tile < REC_TILES; tile += WARPS) {
         const int row = tile >= 6 ? 3 : tile >= 3 ? 2 : tile >= 1, column = tile - row * (row + 1) / 2;
         float rest[8];
@@ -94,8 +117,9 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
         }
 #pragma unroll
         for (int piece = 0; piece < pieces; piece++) {
-            to[(piece * REC_TILES + tile) * 32 + lane] = make_uint4(
-                pack(rest[0], rest[1]), pack(rest[2], rest[3]), pack(rest[4], rest[5]), pack(rest[6], rest[7]));
+            put_block(to + piece * BLOCKS, SQUARE && turned ? column : row, SQUARE && turned ? row : column,
+                      make_uint4(pack(rest[0], rest[1]), pack(rest[2], rest[3]), pack(rest[4], rest[5]),
+                                 pack(rest[6], rest[7])));
 #pragma unroll
             for (int i = 0; i < 8; i++) rest[i] -= widen(narrow(rest[i]));
         }
@@ -107,7 +131,7 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
  * the inverse is T11, T22 and T21 = -T22 (A21 T11). Blocks above the diagonal nobody reads. Gradients are given
  * the inverse, turned, behind T.
  */
-DEVICE void invert(float *a, const float *betas, float *memory, uint4 *to) {
+DEVICE void invert(float *a, const float *betas, float *memory, char *to) {
     float *below = a + 32 * PITCH, *second = memory + 32 * PITCH;
     float sum[8];
     if (threadIdx.x < 64) solve(a, threadIdx.x / 32, memory);
@@ -120,7 +144,9 @@ DEVICE void invert(float *a, const float *betas, float *memory, uint4 *to) {
     store_halves(sum, -1, second);
     __syncthreads();
     put_blocks<TERMS, false>(memory, betas, to);
-    if (BACK) put_blocks<TERMS, true>(memory, NULL, to + TERMS * REC_TILES * 32);
+    if (SQUARE) clear_others(to, false);
+    if (SQUARE && BACK) clear_others(to + TERMS * BLOCKS, true);
+    if (BACK) put_blocks<TERMS, true>(memory, NULL, to + TERMS * BLOCKS);
 }
 
 #endif

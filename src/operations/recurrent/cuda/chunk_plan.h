@@ -14,9 +14,13 @@ typedef struct rec_walk {
     int64_t terms, scores, inverses;
 } rec_walk;
 
-/* How a walk is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. */
+/*
+ * How a walk is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. A wide one is
+ * by wgmma (chunk_wide.cuh), for which T and P are squares.
+ */
 typedef struct rec_layout {
     int64_t parts, warps, columns, stages;
+    bool wide;
 } rec_layout;
 
 static inline rec_layout rec_layout_with(const rec_problem *p, int64_t parts) {
@@ -45,13 +49,36 @@ static inline int64_t rec_prepare_bytes(const rec_problem *p) {
 static inline int64_t rec_factor_floats(const rec_problem *p) {
     return p->key_decay ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
 }
+/* Of T or P. */
+static inline int64_t rec_block_bytes(bool wide) {
+    return wide ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES;
+}
 static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
                                      const rec_layout *l) {
     const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
-    const int64_t blocks = (walk->scores + walk->inverses) * REC_TILES * REC_TILE_BYTES;
+    const int64_t blocks = (walk->scores + walk->inverses) * rec_block_bytes(l->wide);
     const int64_t stage = (p->key_decay ? 3 : 2) * rec_tile_bytes(p->key_size) +
                           rec_tile_bytes(l->columns) + blocks + 4 * rec_factor_floats(p);
-    return l->stages * stage + sums;
+    return l->stages * ejki_round_up(stage, l->wide ? 1024 : 16) + sums;
+}
+
+/*
+ * Four warps have 64 columns, which is as few as wgmma takes; eight share keys where there are blocks enough for all
+ * multiprocessors. As many chunks are in shared memory as there is room for, up to three.
+ */
+static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *walk,
+                                         const ejk_gpu_info *gpu) {
+    rec_layout l = {.parts = 1, .warps = 4, .columns = 64, .stages = 3, .wide = true};
+    const int64_t blocks = rec_walk_blocks(p, &l);
+    if (p->value_size % 128 == 0 && blocks > gpu->multiprocessors) l.warps = 8, l.columns = 128;
+    const int64_t resident = l.warps == 4 && blocks > gpu->multiprocessors ? 2 : 1;
+    if (resident * (rec_walk_bytes(p, walk, &l) + 1024) > gpu->shared_bytes) l.stages = 2;
+    return l;
+}
+
+/* Of a block: wide ones have four warps that copy. */
+static inline int32_t rec_walk_threads(const rec_layout *l) {
+    return (int32_t)(32 * (l->warps + (l->wide ? 4 : 0)));
 }
 
 /*
@@ -63,6 +90,11 @@ static inline ejk_status rec_layout_of(const rec_problem *p, const rec_walk *wal
                                        rec_layout *out) {
     const ejk_gpu_info *gpu;
     EJKI_TRY(ejki_cuda_gpu(device, &gpu));
+    const bool has_size = p->key_size <= 128 && p->value_size % 64 == 0;
+    if (gpu->capability == 90 && has_size && walk->terms == 1) {
+        *out = rec_layout_wide(p, walk, gpu);
+        return EJK_OK;
+    }
     rec_layout l = rec_layout_with(p, 1);
     if (p->key_size == 256 || walk->terms > 1 || rec_walk_blocks(p, &l) < gpu->multiprocessors)
         l = rec_layout_with(p, p->key_size / 64);
@@ -73,7 +105,7 @@ static inline ejk_status rec_layout_of(const rec_problem *p, const rec_walk *wal
     return EJK_OK;
 }
 
-/* What all kernels of a call are compiled with, and besides each walk. */
+/* What kernels are compiled with: those of all chunks at once, and a walk. */
 static inline ejki_cuda_constants rec_chunk_constants(const rec_problem *p, int64_t terms) {
     ejki_cuda_constants constants = {.count = 0};
     ejki_cuda_add(&constants, "ELEMENT", EJK_DTYPE_BF16);
@@ -82,12 +114,22 @@ static inline ejki_cuda_constants rec_chunk_constants(const rec_problem *p, int6
     ejki_cuda_add(&constants, "TERMS", terms);
     return constants;
 }
-static inline void rec_add_layout(const rec_problem *p, const rec_layout *l,
-                                  ejki_cuda_constants *constants) {
-    ejki_cuda_add(constants, "PARTS", l->parts);
-    ejki_cuda_add(constants, "WARPS", l->warps);
-    ejki_cuda_add(constants, "KEY_DECAY", p->key_decay);
-    ejki_cuda_add(constants, "STAGES", l->stages);
+static inline ejki_cuda_constants rec_walk_constants(const rec_problem *p, const rec_layout *l,
+                                                     int64_t terms) {
+    ejki_cuda_constants constants = {.count = 0};
+    if (!l->wide) {
+        constants = rec_chunk_constants(p, terms);
+        ejki_cuda_add(&constants, "PARTS", l->parts);
+        ejki_cuda_add(&constants, "WARPS", l->warps);
+    } else {
+        ejki_cuda_add(&constants, "ELEMENT", EJK_DTYPE_BF16);
+        ejki_cuda_add(&constants, "KEY_SIZE", p->key_size);
+        ejki_cuda_add(&constants, "UPDATE", p->update);
+        ejki_cuda_add(&constants, "GROUPS", l->warps / 4);
+    }
+    ejki_cuda_add(&constants, "KEY_DECAY", p->key_decay);
+    ejki_cuda_add(&constants, "STAGES", l->stages);
+    return constants;
 }
 
 /* Sizes and types that forward calls and gradients have in common. */
@@ -95,8 +137,8 @@ static inline bool rec_chunk_fits(const rec_problem *p) {
     const bool is_bf16 = p->view[REC_QUERY].dtype == EJK_DTYPE_BF16 &&
                          p->view[REC_KEY].dtype == EJK_DTYPE_BF16 &&
                          p->view[REC_VALUE].dtype == EJK_DTYPE_BF16;
-    const bool is_plain = p->update != REC_RANK_ONE && p->read == REC_AFTER && !p->value_decay &&
-                          !p->view[REC_SEGMENTS].present;
+    const bool is_plain =
+        p->update != REC_RANK_ONE && !p->value_decay && !p->view[REC_SEGMENTS].present;
     return is_bf16 && is_plain && p->value_size >= 16 && p->value_size % 16 == 0 &&
            p->tokens < INT32_MAX - REC_CHUNK && rec_chunks(p) * p->heads < INT32_MAX &&
            p->sequences * p->heads * p->value_size < INT32_MAX / 2;

@@ -3,7 +3,7 @@
  * T, P and factors of chunks (chunk.cuh) whose decays are those of heads: a block for each chunk of a head. Its warps
  * have 16 rows each of K K' and Q K' by mma.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (of T), BACK (for gradients).
+ * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (of T), BACK (for gradients), SQUARE (T and P for wgmma).
  */
 #include "operations/recurrent/cuda/chunk_gates.cuh"
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
@@ -42,7 +42,7 @@ DEVICE void multiply(u32 keys, u32 queries, float (&kk)[8][4], float (&qk)[8][4]
 }
 
 /* P to memory, of gradients to `turned` in shared memory, A to shared memory. */
-DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *turned, uint4 *scores) {
+DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *turned, char *scores) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -61,9 +61,9 @@ DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *
 #pragma unroll
     for (int n = 0; n < 4; n++)
         if (n <= warp && !BACK)
-            scores[(warp * (warp + 1) / 2 + n) * 32 + lane] =
-                make_uint4(pack(qk[2 * n][0], qk[2 * n][1]), pack(qk[2 * n + 1][0], qk[2 * n + 1][1]),
-                           pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3]));
+            put_block(scores, warp, n,
+                      make_uint4(pack(qk[2 * n][0], qk[2 * n][1]), pack(qk[2 * n + 1][0], qk[2 * n + 1][1]),
+                                 pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3])));
 }
 
 /* ---- Factors ---------------------------------------------------------------------------------------- */
@@ -108,7 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     multiply(keys, queries, kk, qk);
     __syncthreads();
     const rec_size place = chunk * p.heads + h;
-    uint4 *scores = (uint4 *)(a.scores + place * ((BACK ? TERMS : 1) * REC_TILES * REC_TILE_BYTES));
+    char *scores = a.scores + place * ((BACK ? TERMS : 1) * BLOCKS);
+    if (SQUARE) clear_others(scores, BACK);
     put_products(s, kk, qk, (float *)memory, scores);
     put_factors(s.g, a.factors + place * (REC_FACTOR_ROWS * REC_CHUNK));
     if (UPDATE != REC_DELTA && !BACK) return;
@@ -119,5 +120,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     }
     if (UPDATE != REC_DELTA) return;
     invert(s.a, s.g.beta, (float *)memory,
-           (uint4 *)(a.inverses + place * ((BACK ? 2 : 1) * TERMS * REC_TILES * REC_TILE_BYTES)));
+           a.inverses + place * ((BACK ? 2 : 1) * TERMS * BLOCKS));
 }

@@ -3,10 +3,14 @@
  * T, P and operands of chunks (chunk.cuh) whose decays are those of key channels: a block for each chunk of a head, a
  * warp for 16 of its rows, a sub-chunk. Sums of gates count from the beginning of a sub-chunk. Below the diagonal both
  * operands of a product are decayed against the first row of the sub-chunk of rows, so that no exponent of a decay is
- * above 0; blocks on the diagonal are summed in floats, with the factor of each pair and channel as it is. A gate
- * below LEAST stands for a factor of 0, which floats cannot tell from it, and sums stay finite.
+ * above 0, and so are 8 rows of a sub-chunk against the 8 before them; what is left on the diagonal, triangles of 8
+ * rows, is summed in floats, with the factor of each pair and channel as it is. A gate below LEAST stands for a factor
+ * of 0, which floats cannot tell from it, and sums stay finite.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (1), BACK (for gradients).
+ * With BEFORE, of sums, queries read the state before the token: they have the decays of the row before, and the bonus
+ * makes the diagonal of P.
+ *
+ * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, BEFORE, TERMS (1), BACK (for gradients), SQUARE (T and P for wgmma).
  */
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
 #include "operations/recurrent/cuda/chunk_key.cuh"
@@ -61,6 +65,12 @@ DEVICE void add_totals(parts &s) {
             s.gap[gap_of(first, end)][threadIdx.x] = totals(s, first, end, threadIdx.x);
 }
 
+/* Log decays that a query of a row has, of two channels from a sub-chunk's beginning on. */
+DEVICE float2 log_of_query(const parts &s, int row, int channel) {
+    if (BEFORE && row % SUB == 0) return make_float2(0, 0);
+    return *(const float2 *)(s.log + (row - BEFORE) * LOG_PITCH + channel);
+}
+
 DEVICE u32 times(u32 pair, float low, float high) {
     return pack(widen((u16)pair) * low, widen((u16)(pair >> 16)) * high);
 }
@@ -71,6 +81,11 @@ DEVICE u32 times(u32 pair, float low, float high) {
 DEVICE float2 decay_to(const parts &s, int k, int n) {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * SUB + lane / 4 + n % 2 * 8;
     const float2 x = *(const float2 *)(s.log + row * LOG_PITCH + 16 * k + lane % 4 * 2 + n / 2 * 8);
+    return make_float2(power_of_2(x.x), power_of_2(x.y));
+}
+DEVICE float2 decay_to_query(const parts &s, int k, int n) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * SUB + lane / 4 + n % 2 * 8;
+    const float2 x = log_of_query(s, row, 16 * k + lane % 4 * 2 + n / 2 * 8);
     return make_float2(power_of_2(x.x), power_of_2(x.y));
 }
 /* Those of a right operand from rows of sub-chunk `sub` to the beginning of the warp's. */
@@ -94,8 +109,9 @@ DEVICE void multiply(u32 keys, u32 queries, const parts &s, float (&kk)[6][4], f
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             const float2 by = decay_to(s, k, n);
+            const float2 by_query = BEFORE ? decay_to_query(s, k, n) : by;
             key[n] = times(key[n], by.x, by.y);
-            query[n] = times(query[n], by.x, by.y);
+            query[n] = times(query[n], by_query.x, by_query.y);
         }
 #pragma unroll
         for (int sub = 0; sub < 3; sub++) {
@@ -106,15 +122,17 @@ DEVICE void multiply(u32 keys, u32 queries, const parts &s, float (&kk)[6][4], f
                 const float2 by = decay_from(s, sub, k, n);
                 right[n] = times(right[n], by.x, by.y);
             }
-            mma(kk[2 * sub], key, right[0], right[1]);
-            mma(kk[2 * sub + 1], key, right[2], right[3]);
+            if (UPDATE == REC_DELTA) {
+                mma(kk[2 * sub], key, right[0], right[1]);
+                mma(kk[2 * sub + 1], key, right[2], right[3]);
+            }
             mma(qk[2 * sub], query, right[0], right[1]);
             mma(qk[2 * sub + 1], query, right[2], right[3]);
         }
     }
 }
 
-DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], uint4 *scores) {
+DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], char *scores) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < 6; n++) {
@@ -124,23 +142,55 @@ DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], uint4 *
             const int to = SUB * warp + lane / 4 + i / 2 * 8, from = 8 * n + lane % 4 * 2 + i % 2;
             qk[n][i] *= s.q_factor[to] * s.k_factor[from];
             if (BACK) s.p[to * PITCH + from] = qk[n][i];
-            s.a[to * PITCH + from] = kk[n][i] * (s.k_factor[to] * s.k_factor[from] * s.beta[to]);
+            if (UPDATE == REC_DELTA)
+                s.a[to * PITCH + from] = kk[n][i] * (s.k_factor[to] * s.k_factor[from] * s.beta[to]);
         }
     }
 #pragma unroll
     for (int n = 0; n < 3; n++)
         if (n < warp && !BACK)
-            scores[(warp * (warp + 1) / 2 + n) * 32 + lane] =
-                make_uint4(pack(qk[2 * n][0], qk[2 * n][1]), pack(qk[2 * n + 1][0], qk[2 * n + 1][1]),
-                           pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3]));
+            put_block(scores, warp, n,
+                      make_uint4(pack(qk[2 * n][0], qk[2 * n][1]), pack(qk[2 * n + 1][0], qk[2 * n + 1][1]),
+                                 pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3])));
 }
 
 /* ---- The diagonal ----------------------------------------------------------------------------------- */
 
 #define PAIRS (KEY_SIZE / 64) /* pairs of channels of a lane, 64 apart */
+#define HALF  (SUB / 2)
+
+/* Rows of the warp's second half times those of the first, by products: decayed against the row between. */
+DEVICE void multiply_below(u32 keys, u32 queries, const parts &s, float (&kk)[4], float (&qk)[4]) {
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * SUB, own = first + lane / 4;
+    const float *between = s.log + (first + HALF - 1) * LOG_PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 4; i++) kk[i] = qk[i] = 0;
+#pragma unroll 2
+    for (int k = 0; k < KEY_SIZE / 16; k++) {
+        u32 key[4], query[4], right[4];
+        load_left<KEY_SIZE>(key, keys, first, k);
+        load_left<KEY_SIZE>(query, queries, first, k);
+        load_right<KEY_SIZE>(right, keys, first, k);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const int channel = 16 * k + 8 * n;
+            const float2 middle = *(const float2 *)(between + channel);
+            const float2 to = *(const float2 *)(s.log + (own + HALF) * LOG_PITCH + channel + lane % 4 * 2);
+            const float2 from = *(const float2 *)(s.log + own * LOG_PITCH + channel + lane % 4 * 2);
+            const float2 asked = log_of_query(s, own + HALF, channel + lane % 4 * 2);
+            key[2 * n] = query[2 * n] = 0;
+            if (UPDATE == REC_DELTA)
+                key[2 * n + 1] = times(key[2 * n + 1], power_of_2(to.x - middle.x), power_of_2(to.y - middle.y));
+            query[2 * n + 1] = times(query[2 * n + 1], power_of_2(asked.x - middle.x), power_of_2(asked.y - middle.y));
+            right[n] = times(right[n], power_of_2(middle.x - from.x), power_of_2(middle.y - from.y));
+        }
+        if (UPDATE == REC_DELTA) mma(kk, key, right[0], right[1]);
+        mma(qk, query, right[0], right[1]);
+    }
+}
 
 /* Halves the numbers of a lane, and adds those of the lane `apart` from it, until one is left: sum of number `lane`. */
-template <int count> DEVICE void add_lanes(float (&x)[32]) {
+template <int count> DEVICE void add_lanes(float (&x)[2 * HALF]) {
     if constexpr (count > 1) {
         const bool is_high = threadIdx.x & (count / 2);
 #pragma unroll
@@ -153,57 +203,86 @@ template <int count> DEVICE void add_lanes(float (&x)[32]) {
 }
 
 /*
- * Row `row` of the warp's block times the first `count`: a lane has its channels of all rows in registers. Those behind
- * the row are of no use, but a loop of fixed length hides the time that an exponential takes.
+ * Row `to` times the first `count` of its half of the warp's block: a lane has its channels of all rows in registers.
+ * Those behind the row are of no use, but a loop of fixed length hides the time that an exponential takes. Of sums
+ * nothing is asked of keys: with BEFORE the first number is what the bonus makes.
  */
 template <int count>
-DEVICE void multiply_row(u32 keys, u32 queries, const parts &s, int row, const u32 (&key)[SUB][PAIRS],
-                         const float2 (&log)[SUB][PAIRS], float (&sum)[32]) {
-    const int to = threadIdx.x / 32 * SUB + row, lane = threadIdx.x % 32;
+DEVICE void multiply_row(u32 keys, u32 queries, const parts &s, int to, const u32 (&key)[HALF][PAIRS],
+                         const float2 (&log)[HALF][PAIRS], const float2 (&bonus)[PAIRS], float (&sum)[2 * HALF]) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < 32; n++) sum[n] = 0;
+    for (int n = 0; n < 2 * HALF; n++) sum[n] = 0;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         const int channel = 64 * i + 2 * lane;
         const float2 k = widen_pair(load_pair(keys, to, channel)), q = widen_pair(load_pair(queries, to, channel));
-        const float2 end = *(const float2 *)(s.log + to * LOG_PITCH + channel);
+        const float2 end = log_of_query(s, to, channel); /* with BEFORE that of keys is not asked for */
+        if (BEFORE) sum[0] += q.x * bonus[i].x * k.x + q.y * bonus[i].y * k.y;
 #pragma unroll
         for (int n = 0; n < count; n++) {
             const float2 other = widen_pair(key[n][i]);
             const float x = other.x * power_of_2(end.x - log[n][i].x), y = other.y * power_of_2(end.y - log[n][i].y);
-            sum[n] += k.x * x + k.y * y;
-            sum[SUB + n] += q.x * x + q.y * y;
+            if (UPDATE == REC_DELTA) sum[n] += k.x * x + k.y * y;
+            sum[HALF + n] += q.x * x + q.y * y;
         }
     }
 }
 
-/* Of the warp's block; lanes of the first half have columns of A, those of the second columns of P. */
-DEVICE void put_diagonal(u32 keys, u32 queries, parts &s, uint4 *scores) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = lane % SUB, from = SUB * warp + column;
-    float *block = s.diagonal[warp];
-    u32 key[SUB][PAIRS];
-    float2 log[SUB][PAIRS];
+/* The triangle of a half of the warp's block; lanes of a first half have columns of A, those of the second of P. */
+DEVICE void put_triangle(u32 keys, u32 queries, parts &s, int half, const float2 (&bonus)[PAIRS], float *block) {
+    const int lane = threadIdx.x % 32, column = lane % HALF, first = threadIdx.x / 32 * SUB + half * HALF;
+    u32 key[HALF][PAIRS];
+    float2 log[HALF][PAIRS];
 #pragma unroll
-    for (int n = 0; n < SUB; n++)
+    for (int n = 0; n < HALF; n++)
 #pragma unroll
         for (int i = 0; i < PAIRS; i++) {
-            key[n][i] = load_pair(keys, SUB * warp + n, 64 * i + 2 * lane);
-            log[n][i] = *(const float2 *)(s.log + (SUB * warp + n) * LOG_PITCH + 64 * i + 2 * lane);
+            key[n][i] = load_pair(keys, first + n, 64 * i + 2 * lane);
+            log[n][i] = *(const float2 *)(s.log + (first + n) * LOG_PITCH + 64 * i + 2 * lane);
         }
 #pragma unroll 1
-    for (int row = 0; row < SUB; row++) {
-        const int to = SUB * warp + row;
-        float sum[32];
-        if (row < SUB / 2)
-            multiply_row<SUB / 2>(keys, queries, s, row, key, log, sum);
+    for (int row = 0; row < HALF; row++) {
+        const int to = first + row;
+        float sum[2 * HALF];
+        if (row < HALF / 2)
+            multiply_row<HALF / 2>(keys, queries, s, to, key, log, bonus, sum);
         else
-            multiply_row<SUB>(keys, queries, s, row, key, log, sum);
-        add_lanes<32>(sum);
-        const float by = sum[0] * s.k_factor[from];
-        if (lane >= SUB)
-            block[row * (SUB + 1) + column] = column <= row ? by * s.q_factor[to] : 0;
-        else
-            s.a[to * PITCH + from] = column < row ? by * (s.k_factor[to] * s.beta[to]) : 0;
+            multiply_row<HALF>(keys, queries, s, to, key, log, bonus, sum);
+        add_lanes<2 * HALF>(sum);
+        sum[0] += __shfl_xor_sync(~0u, sum[0], 16);
+        const float by = sum[0] * s.k_factor[first + column];
+        const float own = BEFORE ? __shfl_sync(~0u, sum[0], 0) * s.k_factor[to] : by;
+        if (lane >= SUB) continue;
+        if (lane >= HALF)
+            block[(half * HALF + row) * (SUB + 1) + half * HALF + column] =
+                column <= row ? (column < row ? by : own) * s.q_factor[to] : 0;
+        else if (UPDATE == REC_DELTA)
+            s.a[to * PITCH + first + column] = column < row ? by * (s.k_factor[to] * s.beta[to]) : 0;
+    }
+}
+
+DEVICE void put_diagonal(const rec_problem &p, rec_size h, u32 keys, u32 queries, parts &s, char *scores) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const rec_view &u = p.view[REC_BONUS];
+    float *block = s.diagonal[warp];
+    float kk[4], qk[4];
+    float2 bonus[PAIRS];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const rec_size at = h * u.stride[2] + 64 * i + 2 * lane;
+        bonus[i] = BEFORE && u.present ? make_float2(load(u, at), load(u, at + 1)) : make_float2(0, 0);
+    }
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) put_triangle(keys, queries, s, half, bonus, block);
+    multiply_below(keys, queries, s, kk, qk);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int row = lane / 4 + HALF, column = lane % 4 * 2 + i, to = SUB * warp + row, from = SUB * warp + column;
+        block[row * (SUB + 1) + column] = qk[2 + i] * (s.q_factor[to] * s.k_factor[from]);
+        block[(row - HALF) * (SUB + 1) + column + HALF] = 0;
+        if (UPDATE == REC_DELTA)
+            s.a[to * PITCH + from] = kk[2 + i] * (s.k_factor[to] * s.k_factor[from] * s.beta[to]);
     }
     __syncwarp();
     if constexpr (BACK) {
@@ -213,8 +292,8 @@ DEVICE void put_diagonal(u32 keys, u32 queries, parts &s, uint4 *scores) {
         float x[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i] = block[element_row(i) * (SUB + 1) + element_column(i)];
-        scores[(warp * (warp + 1) / 2 + warp) * 32 + lane] =
-            make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+        put_block(scores, warp, warp,
+                  make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])));
     }
 }
 
@@ -234,11 +313,14 @@ DEVICE void put_operands(u32 keys, u32 queries, const parts &s, u32 *to, float *
             const float2 q = widen_pair(load_pair(queries, row, channel));
             const float2 log = *(const float2 *)(s.log + row * LOG_PITCH + channel);
             const float x = power_of_2(before.x + log.x), y = power_of_2(before.y + log.y);
+            const float2 asked = log_of_query(s, row, channel);
+            const float asked_x = BEFORE ? power_of_2(before.x + asked.x) : x;
+            const float asked_y = BEFORE ? power_of_2(before.y + asked.y) : y;
             const float left_x = power_of_2(after.x - log.x), left_y = power_of_2(after.y - log.y);
             const float by_k = s.k_factor[row], by_q = s.q_factor[row];
             u32 *at = to + row * WORDS + channel / 2;
-            at[0] = pack(k.x * (x * by_k), k.y * (y * by_k));
-            at[ALL] = pack(q.x * (x * by_q), q.y * (y * by_q));
+            if (UPDATE == REC_DELTA) at[0] = pack(k.x * (x * by_k), k.y * (y * by_k));
+            at[ALL] = pack(q.x * (asked_x * by_q), q.y * (asked_y * by_q));
             at[2 * ALL] = pack(k.x * (left_x * by_k), k.y * (left_y * by_k));
         }
     }
@@ -278,9 +360,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     float kk[6][4], qk[6][4];
     multiply(keys, queries, s, kk, qk);
     __syncthreads();
-    uint4 *scores = (uint4 *)(a.scores + place * (REC_TILES * REC_TILE_BYTES));
+    char *scores = a.scores + place * BLOCKS;
+    if (SQUARE) clear_others(scores, BACK);
     put_products(s, kk, qk, scores);
-    put_diagonal(keys, queries, s, scores);
+    put_diagonal(p, h, keys, queries, s, scores);
     put_operands(keys, queries, s, (u32 *)(a.operands + place * (3 * REC_CHUNK * KEY_SIZE * 2)),
                  a.factors + place * (KEY_SIZE + REC_CHUNK));
     if (thread < REC_CHUNK) a.factors[(place + 1) * (KEY_SIZE + REC_CHUNK) - REC_CHUNK + thread] = s.beta[thread];
@@ -289,5 +372,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     if (BACK) put_blocks<TERMS, true>(s.p, NULL, scores);
     if (UPDATE != REC_DELTA) return;
     invert(s.a, s.beta, (float *)memory,
-           (uint4 *)(a.inverses + place * ((BACK ? 2 : 1) * REC_TILES * REC_TILE_BYTES)));
+           a.inverses + place * ((BACK ? 2 : 1) * BLOCKS));
 }

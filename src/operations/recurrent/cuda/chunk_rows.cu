@@ -9,9 +9,10 @@
  *
  * A gate's gradient is the sum of all that passes by it, as on CPUs: nothing is subtracted, so that gates far below 0
  * get what they get in the recurrence. u, y and states are floats and rounded to TERMS numbers of the element type
- * where they are multiplied. What is written are gradient.cuh's rows, of which gradient_sums.cu makes gradients.
+ * where they are multiplied. What is written are gradient.cuh's rows, of which gradient_sums.cu makes gradients, and
+ * (DIRECT) what is a gradient already.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS.
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS, DIRECT.
  */
 #include "operations/recurrent/cuda/chunk_gates.cuh"
 #include "operations/recurrent/cuda/chunk_rows.cuh"
@@ -90,11 +91,28 @@ DEVICE void add_passing(parts &s, float *passing) {
 /* ---- States ----------------------------------------------------------------------------------------- */
 
 /* The sum of all elements of a state times those of its cotangent, of the block's threads. */
-DEVICE float meet_states(const float *state, const float *cotangent, const work &w) {
+DEVICE float meet_states(const rec_chunked &a, const work &w) {
+    const rec_size first = w.place * w.columns * KEY_SIZE;
     float sum = 0;
-    for (rec_size n = threadIdx.x; n < w.columns * (KEY_SIZE / 4); n += THREADS) {
-        const float4 x = ((const float4 *)state)[n], y = ((const float4 *)cotangent)[n];
-        sum += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+    if (TERMS == 1) {
+        const uint4 *state = (const uint4 *)((const u16 *)a.states + first);
+        const uint4 *cotangent = (const uint4 *)((const u16 *)a.cotangents + first);
+#pragma unroll 4
+        for (int n = threadIdx.x; n < w.columns * (KEY_SIZE / 8); n += THREADS) {
+            const uint4 x = state[n], y = cotangent[n];
+            const u32 own[] = {x.x, x.y, x.z, x.w}, other[] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 one = widen_pair(own[i]), two = widen_pair(other[i]);
+                sum += one.x * two.x + one.y * two.y;
+            }
+        }
+    } else {
+        const float4 *state = (const float4 *)(a.states + first), *cotangent = (const float4 *)(a.cotangents + first);
+        for (rec_size n = threadIdx.x; n < w.columns * (KEY_SIZE / 4); n += THREADS) {
+            const float4 x = state[n], y = cotangent[n];
+            sum += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+        }
     }
     return sum_of_lanes(sum, 32);
 }
@@ -111,6 +129,34 @@ DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[T
             x[n][2 * half] *= factor[half], x[n][2 * half + 1] *= factor[half];
         }
     along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
+}
+
+/* The gradient of a tile's rows, through their normalisation, to its tensor. */
+DEVICE void store_direct(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int role, u32 tile,
+                         float (&x)[TILES][4]) {
+    if (a.p.normalise) {
+        float factor[2], along[2], by[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) by[half] = factor[half] = factor_of(a.p, tile, w.row + 8 * half);
+        scale_rows(tile, w.row, factor, x, along);
+#pragma unroll
+        for (int half = 0; half < 2; half++) by[half] *= by[half] * by[half] * along[half];
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float2 own = widen_pair(load_pair(tile, w.row + 8 * half, 8 * n + threadIdx.x % 4 * 2));
+                x[n][2 * half] -= own.x * by[half], x[n][2 * half + 1] -= own.y * by[half];
+            }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u16 *to = direct_row(a, q, w, h, role, w.row + 8 * half);
+        if (!to) continue;
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+            store_pair(to + 8 * n + threadIdx.x % 4 * 2, x[n][2 * half], x[n][2 * half + 1]);
+    }
 }
 
 /* sum += x times rows 16 k … of a tile. */
@@ -150,33 +196,35 @@ DEVICE void add_tokens(const parts &s, u32 keys, u32 queries, float scale, float
 }
 
 /* dq and, but for what the cotangent says, dk. */
-DEVICE void make_rows(const rec_chunked &a, parts &s, work &w, u32 keys, u32 queries, u32 tiles,
-                      float *const (&rows)[2], float (&dk)[TILES][4], float (&beta)[2]) {
+DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
+                      u32 queries, u32 tiles, float *const (&rows)[2], float (&dk)[TILES][4], float (&beta)[2]) {
     const int lane = threadIdx.x % 32;
     float dq[TILES][4], factor[2], along[2], since[2];
     const float scale = (float)a.p.scale;
     clear(dq);
     clear(dk);
-    for (w.j = 0; w.j < w.columns; w.j += SLAB) {
-        __syncthreads();
-        copy_state(tiles, a.states + w.place * w.columns * KEY_SIZE, w);
-        __syncthreads();
+    for (int slab = 0; slab < slabs_of(w); slab++) {
+        u32 tile = tiles;
 #pragma unroll 1
-        for (int k = 0; k < SLAB / 16 && w.j + 16 * k < w.columns; k++) {
-            float x[2][4];
-            u32 left[1][4];
+        for (int first = 0; first < SLAB / 16; first += AHEAD) {
+            u32 left[AHEAD][1][4], back[AHEAD][TERMS][4];
 #pragma unroll
-            for (int half = 0; half < 2 && w.has_d_out; half++)
-                load_elements(w.d_out, w, w.row, w.j + 16 * k + 8 * half + lane % 4 * 2, x[half]);
-            pack_left(left[0], x[0], x[1]);
-            if (w.has_d_out) multiply_state(tiles, k, left, dq);
-            if constexpr (DELTA) {
-                u32 back[TERMS][4];
+            for (int k = 0; k < AHEAD; k++) {
+                const rec_size j = slab * SLAB + 16 * (first + k) + lane % 4 * 2;
+                float x[2][4] = {}, y[2][4];
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    load_floats(w.backs, w, w.row, w.j + 16 * k + 8 * half + lane % 4 * 2, x[half]);
-                pack_pieces<TERMS>(back, x[0], x[1]);
-                multiply_state(tiles, k, back, dk);
+                for (int half = 0; half < 2; half++) {
+                    if (w.has_d_out) load_elements(w.d_out, w, w.row, j + 8 * half, x[half]);
+                    if (DELTA) load_floats(w.backs, w, w.row, j + 8 * half, y[half]);
+                }
+                pack_left(left[k][0], x[0], x[1]);
+                if constexpr (DELTA) pack_pieces<TERMS>(back[k], y[0], y[1]);
+            }
+            if (first == 0) tile = take_slab(a, w, tiles, slab);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                multiply_state(tile, first + k, left[k], dq);
+                if constexpr (DELTA) multiply_state(tile, first + k, back[k], dk);
             }
         }
     }
@@ -201,7 +249,10 @@ DEVICE void make_rows(const rec_chunked &a, parts &s, work &w, u32 keys, u32 que
     }
     if (lane % 4 == 0) s.since[w.row] = since[0], s.since[w.row + 8] = since[1];
     add_tokens(s, keys, queries, scale, dq, dk);
-    store_rows(rows, REC_SUM_QUERY, dq);
+    if (DIRECT & REC_DIRECT_QUERY)
+        store_direct(a, q, w, h, REC_QUERY, queries, dq);
+    else
+        store_rows(rows, REC_SUM_QUERY, dq);
 }
 
 /* What the cotangent says to dk. */
@@ -209,19 +260,22 @@ DEVICE void add_cotangent(const rec_chunked &a, parts &s, work &w, u32 keys, u32
     const int lane = threadIdx.x % 32;
     float left_of[TILES][4], factor[2], along[2];
     clear(left_of);
-    for (w.j = 0; w.j < w.columns; w.j += SLAB) {
-        __syncthreads();
-        copy_state(tiles, a.cotangents + w.place * w.columns * KEY_SIZE, w);
-        __syncthreads();
+    for (int slab = 0; slab < slabs_of(w); slab++) {
+        u32 tile = tiles;
 #pragma unroll 1
-        for (int k = 0; k < SLAB / 16 && w.j + 16 * k < w.columns; k++) {
-            float x[2][4];
-            u32 left[TERMS][4];
+        for (int first = 0; first < SLAB / 16; first += AHEAD) {
+            u32 left[AHEAD][TERMS][4];
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-                load_u(w, w.row, w.j + 16 * k + 8 * half + lane % 4 * 2, x[half]);
-            pack_pieces<TERMS>(left, x[0], x[1]);
-            multiply_state(tiles, k, left, left_of);
+            for (int k = 0; k < AHEAD; k++) {
+                const rec_size j = slab * SLAB + 16 * (first + k) + lane % 4 * 2;
+                float x[2][4];
+#pragma unroll
+                for (int half = 0; half < 2; half++) load_u(w, w.row, j + 8 * half, x[half]);
+                pack_pieces<TERMS>(left[k], x[0], x[1]);
+            }
+            if (first == 0) tile = take_slab(a, w, tiles, slabs_of(w) + slab);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) multiply_state(tile, first + k, left[k], left_of);
         }
     }
 #pragma unroll
@@ -264,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     const int count = lesser((int)(steps - first), REC_CHUNK), thread = threadIdx.x, lane = thread % 32;
     const u32 keys = shared_address(memory), queries = keys + TILE, tiles = queries + TILE;
     float *passing = (float *)(memory + 2 * TILE);
-    parts &s = *(parts *)(memory + 2 * TILE + larger(TERMS * TILE, REC_CHUNK * PITCH * 4));
+    parts &s = *(parts *)(memory + 2 * TILE + larger((TERMS > 1 ? TERMS : 2) * TILE, REC_CHUNK * PITCH * 4));
     const rows_of key = rows_in(p, p.view[REC_KEY], q, rec_head(&p, h, p.key_heads), 0);
     const rows_of query = rows_in(p, p.view[REC_QUERY], q, rec_head(&p, h, p.query_heads), 0);
     copy_tile<REC_CHUNK, KEY_SIZE>(keys, key, (int)first, (int)steps, 1);
@@ -286,17 +340,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
         own_beta[half] = s.g.beta[row];
         rows[half] = row_of(a, q, w, h, row);
     }
-    multiply_columns(a, w, rows, own_beta, f, n, beta);
+    u16 *const values[] = {direct_row(a, q, w, h, REC_VALUE, w.row), direct_row(a, q, w, h, REC_VALUE, w.row + 8)};
+    multiply_columns(a, w, rows, values, own_beta, f, n, beta);
     put_between(s, keys, queries, f, n, passing, beta);
     __syncthreads();
     add_passing(s, passing);
-    make_rows(a, s, w, keys, queries, tiles, rows, dk, beta);
+    __syncthreads(); /* tiles lie where it was */
+    begin_slab(a, w, tiles, 0);
+    make_rows(a, s, w, q, h, keys, queries, tiles, rows, dk, beta);
     add_cotangent(a, s, w, keys, tiles, dk);
     if (p.by_step) return_step(s, w, keys, dk);
-    store_rows(rows, REC_SUM_KEY, dk);
+    if (DIRECT & REC_DIRECT_KEY)
+        store_direct(a, q, w, h, REC_KEY, keys, dk);
+    else
+        store_rows(rows, REC_SUM_KEY, dk);
     beta[0] = sum_of_lanes(beta[0], 4), beta[1] = sum_of_lanes(beta[1], 4);
-    const float met = meet_states(a.states + w.place * w.columns * KEY_SIZE,
-                                  a.cotangents + w.place * w.columns * KEY_SIZE, w);
+    const float met = meet_states(a, w);
     if (lane == 0) s.met[thread / 32] = met;
     if (lane % 4 == 0) s.beta[w.row] = beta[0], s.beta[w.row + 8] = beta[1];
     __syncthreads();

@@ -9,7 +9,7 @@
  *     dq_t = scale (e^G S d_out + sum_s f_ts e k_s)     r_t = sum_s (y u')_ts e k_s     d_beta = y v - k (e^G S y + r)
  *     dk = sum_t f_ts e q_t - beta_t (y u')_ts e k_t - beta (e^G S y + r) + e^(G_end - G) dS u
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS (1).
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS (1), DIRECT.
  */
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 
@@ -46,50 +46,49 @@ DEVICE void put_keys(parts &s, const work &w, const float (&x)[TILES][4]) {
 }
 
 /* S d_out and dS u to the rows of gradients of query and gates, S y to shared memory; as they are, without decays. */
-DEVICE void read_states(const rec_chunked &a, parts &s, work &w, u32 tile, float *const (&rows)[2]) {
+DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles, float *const (&rows)[2]) {
     const int lane = threadIdx.x % 32;
     float to_query[TILES][4], to_key[TILES][4];
     clear(to_query);
     clear(to_key);
-    for (w.j = 0; w.j < w.columns; w.j += SLAB) {
-        __syncthreads();
-        copy_state(tile, a.states + w.place * w.columns * KEY_SIZE, w);
-        __syncthreads();
-#pragma unroll 1
-        for (int k = 0; k < SLAB / 16 && w.j + 16 * k < w.columns; k++) {
-            float x[2][4], y[2][4];
-            u32 left[1][4];
+    begin_slab(a, w, tiles, 0);
+    for (int slab = 0; slab < slabs_of(w); slab++) {
+        u32 left[AHEAD][1][4], back[AHEAD][1][4];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const rec_size own = slab * SLAB + 16 * k + lane % 4 * 2;
+            float x[2][4] = {}, y[2][4];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const rec_size own = w.j + 16 * k + 8 * half + lane % 4 * 2;
-                if (w.has_d_out) load_elements(w.d_out, w, w.row, own, x[half]);
-                if (DELTA) load_floats(w.backs, w, w.row, own, y[half]);
+                if (w.has_d_out) load_elements(w.d_out, w, w.row, own + 8 * half, x[half]);
+                if (DELTA) load_floats(w.backs, w, w.row, own + 8 * half, y[half]);
             }
-            pack_left(left[0], x[0], x[1]);
-            if (w.has_d_out) multiply_state(tile, k, left, to_query);
-            if constexpr (DELTA) {
-                pack_left(left[0], y[0], y[1]);
-                multiply_state(tile, k, left, to_key);
-            }
+            pack_left(left[k][0], x[0], x[1]);
+            if constexpr (DELTA) pack_left(back[k][0], y[0], y[1]);
+        }
+        const u32 tile = take_slab(a, w, tiles, slab);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            multiply_state(tile, k, left[k], to_query);
+            if constexpr (DELTA) multiply_state(tile, k, back[k], to_key);
         }
     }
     store_rows(rows, REC_SUM_QUERY, to_query);
     put_keys(s, w, to_key);
     clear(to_query);
-    for (w.j = 0; w.j < w.columns; w.j += SLAB) {
-        __syncthreads();
-        copy_state(tile, a.cotangents + w.place * w.columns * KEY_SIZE, w);
-        __syncthreads();
-#pragma unroll 1
-        for (int k = 0; k < SLAB / 16 && w.j + 16 * k < w.columns; k++) {
+    for (int slab = 0; slab < slabs_of(w); slab++) {
+        u32 left[AHEAD][1][4];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
             float x[2][4];
-            u32 left[1][4];
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                load_u(w, w.row, w.j + 16 * k + 8 * half + lane % 4 * 2, x[half]);
-            pack_left(left[0], x[0], x[1]);
-            multiply_state(tile, k, left, to_query);
+                load_u(w, w.row, slab * SLAB + 16 * k + 8 * half + lane % 4 * 2, x[half]);
+            pack_left(left[k][0], x[0], x[1]);
         }
+        const u32 tile = take_slab(a, w, tiles, slabs_of(w) + slab);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) multiply_state(tile, k, left[k], to_query);
     }
     store_rows(rows, REC_SUM_GATE, to_query);
 }
@@ -252,11 +251,11 @@ DEVICE void end_channel(const rec_chunked &a, parts &s, const work &w, const rec
 
 /* The sum over columns of a channel's states times their cotangents. */
 DEVICE float meet_states(const rec_chunked &a, const work &w, int channel) {
-    const float *state = a.states + w.place * w.columns * KEY_SIZE + channel;
-    const float *cotangent = a.cotangents + w.place * w.columns * KEY_SIZE + channel;
+    const u16 *state = (const u16 *)a.states + w.place * w.columns * KEY_SIZE + channel;
+    const u16 *cotangent = (const u16 *)a.cotangents + w.place * w.columns * KEY_SIZE + channel;
     float sum = 0;
 #pragma unroll 8
-    for (rec_size j = 0; j < w.columns; j++) sum += state[j * KEY_SIZE] * cotangent[j * KEY_SIZE];
+    for (rec_size j = 0; j < w.columns; j++) sum += widen(state[j * KEY_SIZE]) * widen(cotangent[j * KEY_SIZE]);
     return sum;
 }
 
@@ -293,7 +292,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_cons
         own_beta[half] = s.beta[w.row + 8 * half];
         rows[half] = row_of(a, q, w, h, w.row + 8 * half);
     }
-    multiply_columns(a, w, rows, own_beta, f, n, along);
+    u16 *const values[] = {direct_row(a, q, w, h, REC_VALUE, w.row), direct_row(a, q, w, h, REC_VALUE, w.row + 8)};
+    multiply_columns(a, w, rows, values, own_beta, f, n, along);
     put_between(s, f, n);
     along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
     if (lane % 4 == 0) s.along[w.row] = along[0], s.along[w.row + 8] = along[1];

@@ -18,9 +18,8 @@
  */
 #define SCORES   (KEEP ? 0 : 1)
 #define INVERSES (UPDATE == REC_DELTA ? TERMS : 0)
-#include "operations/recurrent/cuda/chunk_walk.cuh"
-
-/* ---- Memory ----------------------------------------------------------------------------------------- */
+#define SQUARE   0
+#include "operations/recurrent/cuda/chunk_outputs.cuh"
 
 DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage) {
     const int first = chunk * REC_CHUNK;
@@ -42,52 +41,6 @@ DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage
     copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
 }
 
-DEVICE u32 transposed(u32 x) {
-    u32 y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
-/* Outputs that others round: element i of tile n is of the token and column that its sum is of. */
-DEVICE void store_floats(const rec_problem &p, const work &w, int first, const float (&out)[8][4]) {
-    const rec_view &v = p.view[REC_OUT];
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        if (!has_outputs(w, n / 2)) continue;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = first + 8 * n + lane % 4 * 2 + i % 2, column = w.column + lane / 4 + i / 2 * 8;
-            if (row < w.steps)
-                ((float *)v.data)[rec_at(&v, w.q.batch, rec_token(&p, &w.q, row), w.h) + w.j + column] = out[n][i];
-        }
-    }
-}
-
-DEVICE void store_outputs(const rec_problem &p, const work &w, int first, const float (&out)[8][4]) {
-    const rec_view &v = p.view[REC_OUT];
-    const int lane = threadIdx.x % 32;
-    if (v.dtype == F32) {
-        store_floats(p, w, first, out);
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        if (!has_outputs(w, n / 2)) continue;
-        const int row = first + 8 * n + lane / 4;
-        const u32 low = transposed(pack(out[n][0], out[n][1])), high = transposed(pack(out[n][2], out[n][3]));
-        if (row >= w.steps) continue;
-        u16 *to = (u16 *)v.data + rec_at(&v, w.q.batch, rec_token(&p, &w.q, row), w.h) + w.j + w.column + lane % 4 * 2;
-        if (w.is_even) {
-            *(u32 *)to = low;
-            *(u32 *)(to + 8) = high;
-        } else {
-            to[0] = (u16)low, to[1] = (u16)(low >> 16);
-            to[8] = (u16)high, to[9] = (u16)(high >> 16);
-        }
-    }
-}
-
 DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *memory, char *sums, float (&s)[ROWS][4]) {
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
@@ -98,7 +51,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         const float2 of_seen = factors_of(factors, REC_SEEN, n), of_out = factors_of(factors, REC_ASKED, n);
-        if (n % 2 == 0) load_values(stage + VALUE, w.column, n / 2, u[n], u[n + 1]);
+        if (n % 2 == 0) load_values<COLUMNS>(stage + VALUE, w.column, n / 2, u[n], u[n + 1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (!KEEP) out[n][i] *= i % 2 ? of_out.y : of_out.x;
@@ -119,15 +72,12 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
 extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
-    const rec_view &v = p.view[REC_OUT];
     const rec_size tiles = p.value_size / COLUMNS, blocks = p.sequences * p.heads * tiles;
     if (blockIdx.x >= blocks) {
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
-    work w = work_of(p, tiles);
-    w.value = rows_in(p, p.view[REC_VALUE], w.q, rec_head(&p, w.h, p.value_heads), w.j);
-    w.is_even = (((u64)v.data >> 1 | v.stride[0] | v.stride[1] | v.stride[2]) & 1) == 0;
+    const work w = outputs_of(p, tiles);
     float s[ROWS][4];
     load_state(w, p.view[REC_INITIAL], s);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;

@@ -3,8 +3,8 @@
  * What the walks over chunks do alike, forwards and backwards: chunk_scan.cu has their structure. A state, or its
  * cotangent, lies in registers as tiles of 8 of its rows; what warps of a block share is in stages of shared memory.
  *
- * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, KEY_DECAY, TERMS, STAGES; and SCORES, pieces of P in a stage, and
- * INVERSES, those of T, before this is included.
+ * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, KEY_DECAY, TERMS, STAGES; and SCORES, pieces of P in a stage, INVERSES,
+ * those of T, and whether they are squares (SQUARE), before this is included.
  */
 #ifndef EJKI_RECURRENT_CHUNK_WALK_CUH
 #define EJKI_RECURRENT_CHUNK_WALK_CUH
@@ -12,21 +12,23 @@
 #include "operations/recurrent/cuda/chunk.cuh"
 #include "operations/recurrent/cuda/rows.cuh"
 
+#ifndef COLUMNS
 #define COLUMNS (16 * (WARPS / PARTS))
+#endif
 #define ROWS    (KEY_SIZE / 8 / PARTS) /* tiles of 8 rows of the state */
 #define SPANS   (ROWS / 8)             /* of 64 rows */
 #define SUMS    (PARTS > 1 ? WARPS * 2 * 8 * 512 : 0) /* S'K' and S'Q' of all warps, tiles of 16 bytes a lane */
 
 /* A stage: keys, queries, with key decays keys with those to the chunk's end, values, P, T, factors. */
 #define TILE    (REC_CHUNK * pitch_of(KEY_SIZE) * 2)
-#define BLOCKS  (REC_TILES * REC_TILE_BYTES)
+#define BLOCKS  (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
 #define FACTORS (4 * (KEY_DECAY ? KEY_SIZE + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK))
 #define LEFT    (KEY_DECAY ? 2 * TILE : 0)
 #define VALUE   (KEY_DECAY ? 3 * TILE : 2 * TILE)
 #define SCORE   (VALUE + REC_CHUNK * pitch_of(COLUMNS) * 2)
 #define INVERSE (SCORE + SCORES * BLOCKS)
 #define FACTOR  (INVERSE + INVERSES * BLOCKS)
-#define STAGE   (FACTOR + FACTORS)
+#define STAGE   round_up(FACTOR + FACTORS, SQUARE ? 1024 : 16)
 
 struct work {
     rec_sequence q;
@@ -49,10 +51,10 @@ DEVICE bool has_outputs(const work &w, int block) {
 }
 
 /* Two tiles of values, tokens 16 n …, as sums have them: rows are columns of the value. */
-DEVICE void load_values(u32 tile, int column, int n, float (&low)[4], float (&high)[4]) {
+template <int columns> DEVICE void load_values(u32 tile, int column, int n, float (&low)[4], float (&high)[4]) {
     const int lane = threadIdx.x % 32;
     u32 x[4];
-    ldmatrix_x4_trans(x, piece_at<COLUMNS>(tile, 16 * n + lane / 16 * 8 + lane % 8, column / 8 + lane / 8 % 2));
+    ldmatrix_x4_trans(x, piece_at<columns>(tile, 16 * n + lane / 16 * 8 + lane % 8, column / 8 + lane / 8 % 2));
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         low[2 * i] = widen((u16)x[i]), low[2 * i + 1] = widen((u16)(x[i] >> 16));
@@ -73,18 +75,23 @@ DEVICE rec_size element_at(const work &w, const rec_view &v, int n, int i) {
     return rec_state_at(&v, w.q.row, w.h) + row * v.stride[2] + (w.j + column) * v.stride[3];
 }
 
-/* Where the kept state before or behind a chunk lies that element 0 of tile 0 is of; [Dv][Dk]. */
-DEVICE float *kept_state(const rec_chunked &a, const work &w, float *states, int chunk) {
+/* Keeps the state before or behind a chunk, [Dv][Dk]: as bf16 if it is multiplied as one piece. */
+DEVICE void keep_state(const rec_chunked &a, const work &w, float *states, int chunk, const float (&s)[ROWS][4]) {
     const rec_size place = w.place + (rec_size)chunk * a.p.heads;
     const int lane = threadIdx.x % 32;
-    return states + (place * a.p.value_size + w.j + w.column + lane / 4) * KEY_SIZE + 8 * ROWS * w.part + lane % 4 * 2;
-}
-DEVICE void keep_state(const rec_chunked &a, const work &w, float *states, int chunk, const float (&s)[ROWS][4]) {
-    float *to = kept_state(a, w, states, chunk);
+    const rec_size at =
+        (place * a.p.value_size + w.j + w.column + lane / 4) * KEY_SIZE + 8 * ROWS * w.part + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < ROWS; n++) {
-        *(float2 *)(to + 8 * n) = make_float2(s[n][0], s[n][1]);
-        *(float2 *)(to + 8 * KEY_SIZE + 8 * n) = make_float2(s[n][2], s[n][3]);
+        if (TERMS == 1) {
+            u16 *to = (u16 *)states + at + 8 * n;
+            *(u32 *)to = pack(s[n][0], s[n][1]);
+            *(u32 *)(to + 8 * KEY_SIZE) = pack(s[n][2], s[n][3]);
+        } else {
+            float *to = states + at + 8 * n;
+            *(float2 *)to = make_float2(s[n][0], s[n][1]);
+            *(float2 *)(to + 8 * KEY_SIZE) = make_float2(s[n][2], s[n][3]);
+        }
     }
 }
 

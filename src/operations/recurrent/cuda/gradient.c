@@ -47,7 +47,7 @@ static int64_t state_floats(const rec_problem *p) {
 
 static bool applicable(const void *problem) {
     const rec_problem *p = problem;
-    return p->key_size <= 1024 && p->tokens <= INT32_MAX && rec_spread_blocks(p) < INT32_MAX;
+    return p->key_size <= 1024 && p->tokens <= INT32_MAX && rec_sum_blocks(p, 0) < INT32_MAX;
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,

@@ -27,7 +27,22 @@ typedef struct rec_gradient {
     float *kept;   /* states before each segment, [segments][H][state] */
     float *states; /* of the segment at hand, for each block of the grid [REC_SEGMENT][state of a tile + u and x] */
     rec_size tasks, segments, width; /* sequences x heads; of all sequences; floats of a row */
+    int direct;                      /* rec_direct: what is in its tensor already */
 } rec_gradient;
+
+/* Gradients that need no sum over heads, which chunks store where they belong; whether dq has its own token's part. */
+enum rec_direct { REC_DIRECT_QUERY = 1, REC_DIRECT_KEY = 2, REC_DIRECT_VALUE = 4, REC_WHOLE_QUERY = 8 };
+
+/* Vectors of a token that spread() of gradient_sums.cu makes of rows, by warps; heads have some of gates. */
+REC rec_size rec_spread(const rec_problem *p, int direct) {
+    const int has_vectors = p->key_decay || p->value_decay || p->update == REC_RANK_ONE;
+    return (direct & REC_DIRECT_QUERY ? 0 : p->query_heads) + (direct & REC_DIRECT_KEY ? 0 : p->key_heads) +
+           (direct & REC_DIRECT_VALUE ? 0 : p->value_heads) + (has_vectors ? p->heads : 0);
+}
+/* Blocks for these. */
+REC rec_size rec_spread_blocks(const rec_problem *p, int direct, int threads) {
+    return (p->batch * p->tokens * rec_spread(p, direct) + threads / 32 - 1) / (threads / 32);
+}
 
 /* Vectors of Dk floats that a row begins with. */
 REC int rec_vectors(const rec_problem *p) {

@@ -34,7 +34,8 @@ static int64_t rows_bytes(const rec_problem *p) {
     const int64_t rows = REC_CHUNK * (8 + 4 + 3 * 4 + 5 * 4) + 4 * 4;
     if (p->key_decay)
         return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 4 + 3 * p->key_size) * REC_CHUNK * 4;
-    return 2 * tile + ejki_max(pieces_of(p) * tile, square) + 2 * square + ejki_round_up(rows, 16);
+    return 2 * tile + ejki_max(ejki_max(pieces_of(p), 2) * tile, square) + 2 * square +
+           ejki_round_up(rows, 16);
 }
 
 /* Memory of a call in bytes: each part at a multiple of 256. */
@@ -42,9 +43,9 @@ typedef struct memory {
     int64_t inverses, scores, operands, factors, states, cotangents, solved, backs, sums, all;
 } memory;
 
-static memory memory_of(const rec_problem *p) {
-    const int64_t places = rec_chunks(p) * p->heads, blocks = REC_TILES * REC_TILE_BYTES;
-    const int64_t state = places * p->key_size * p->value_size * 4;
+static memory memory_of(const rec_problem *p, bool wide) {
+    const int64_t places = rec_chunks(p) * p->heads, blocks = rec_block_bytes(wide);
+    const int64_t state = places * p->key_size * p->value_size * (pieces_of(p) > 1 ? 4 : 2);
     const int64_t rows = places * REC_CHUNK * p->value_size * 4;
     const bool delta = p->update == REC_DELTA;
     const int64_t sizes[] = {delta ? places * 2 * pieces_of(p) * blocks : 0,
@@ -71,28 +72,54 @@ static bool applicable(const void *problem) {
     const rec_problem *p = problem;
     const rec_view *d_out = &p->view[REC_D_OUT];
     /* Operands with decays of elements are rounded, which a gradient in floats must not see. */
-    return rec_chunk_fits(p) && (!p->key_decay || pieces_of(p) == 1) &&
+    return rec_chunk_fits(p) && p->read == REC_AFTER && (!p->key_decay || pieces_of(p) == 1) &&
            (p->key_size == 64 || p->key_size == 128) &&
-           (!d_out->present || d_out->dtype == EJK_DTYPE_BF16) && rec_spread_blocks(p) < INT32_MAX;
+           (!d_out->present || d_out->dtype == EJK_DTYPE_BF16) && rec_sum_blocks(p, 0) < INT32_MAX;
+}
+
+/* Kernels of the walks there and back. */
+static void want_walks(const rec_problem *p, const rec_layout *there, const rec_layout *back,
+                       ejki_cuda_kernels *kernels) {
+    ejki_cuda_constants keep = rec_walk_constants(p, there, pieces_of(p));
+    ejki_cuda_constants over = rec_walk_constants(p, back, pieces_of(p));
+    ejki_cuda_add(&keep, "REST", REST);
+    ejki_cuda_add(&keep, "KEEP", 1);
+    if (there->wide) {
+        ejki_cuda_want(kernels, KEEP, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
+                       &keep);
+        ejki_cuda_want(kernels, BACK, "operations/recurrent/cuda/chunk_back_sm90.cu", "back_sm90",
+                       &over);
+    } else {
+        ejki_cuda_want(kernels, KEEP, "operations/recurrent/cuda/chunk_scan.cu", "scan", &keep);
+        ejki_cuda_want(kernels, BACK, "operations/recurrent/cuda/chunk_back.cu", "back", &over);
+    }
+}
+
+/* Gradients that are stored as they are made: rounded, of heads of their own, and of all tokens. */
+static int direct_of(const rec_problem *p) {
+    if (pieces_of(p) > 1 || p->packed) return REC_WHOLE_QUERY;
+    const bool is_whole = !p->key_decay;
+    return REC_WHOLE_QUERY | (is_whole && p->query_heads == p->heads ? REC_DIRECT_QUERY : 0) |
+           (is_whole && p->key_heads == p->heads ? REC_DIRECT_KEY : 0) |
+           (p->value_heads == p->heads ? REC_DIRECT_VALUE : 0);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     const rec_problem *p = problem;
     const rec_walk there = keep_of(p), back = back_of(p);
-    rec_layout l;
-    ejki_cuda_constants rows = rec_chunk_constants(p, pieces_of(p)), first = rows, keep = rows;
-    ejki_cuda_constants over = rows, sums = {.count = 0};
+    rec_layout of_keep, of_back;
+    ejki_cuda_constants rows = rec_chunk_constants(p, pieces_of(p)), first = rows;
+    ejki_cuda_constants sums = {.count = 0};
     ejki_cuda_kernels kernels = {.count = 0};
     (void)parameters;
     (void)threads;
+    EJKI_TRY(rec_layout_of(p, &there, launch->device, &of_keep));
+    EJKI_TRY(rec_layout_of(p, &back, launch->device, &of_back));
+    ejki_cuda_add(&rows, "DIRECT", direct_of(p));
     ejki_cuda_add(&first, "BACK", 1);
-    EJKI_TRY(rec_layout_of(p, &there, launch->device, &l));
-    rec_add_layout(p, &l, &keep);
-    ejki_cuda_add(&keep, "REST", REST);
-    ejki_cuda_add(&keep, "KEEP", 1);
-    EJKI_TRY(rec_layout_of(p, &back, launch->device, &l));
-    rec_add_layout(p, &l, &over);
+    ejki_cuda_add(&first, "SQUARE", of_keep.wide);
+    if (p->key_decay) ejki_cuda_add(&first, "BEFORE", 0);
     ejki_cuda_add(&sums, "PARTS", rec_cuda_parts(p));
     if (p->key_decay) {
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
@@ -104,11 +131,10 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
                        &first);
         ejki_cuda_want(&kernels, ROWS, "operations/recurrent/cuda/chunk_rows.cu", "rows", &rows);
     }
-    ejki_cuda_want(&kernels, KEEP, "operations/recurrent/cuda/chunk_scan.cu", "scan", &keep);
-    ejki_cuda_want(&kernels, BACK, "operations/recurrent/cuda/chunk_back.cu", "back", &over);
+    want_walks(p, &of_keep, &of_back, &kernels);
     ejki_cuda_want(&kernels, SPREAD, "operations/recurrent/cuda/gradient_sums.cu", "spread", &sums);
     ejki_cuda_want(&kernels, TOTAL, "operations/recurrent/cuda/gradient_sums.cu", "total", &sums);
-    launch->workspace_bytes = (size_t)memory_of(p).all;
+    launch->workspace_bytes = (size_t)memory_of(p, of_keep.wide).all;
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -118,7 +144,7 @@ static ejk_status walk_over(const ejk_run *run, int32_t slot, const rec_walk *wa
     rec_layout l;
     EJKI_TRY(rec_layout_of(&a->p, walk, run->device, &l));
     const ejki_cuda_work work = {.slot = slot,
-                                 .threads = (int32_t)(32 * l.warps),
+                                 .threads = rec_walk_threads(&l),
                                  .blocks = rec_walk_blocks(&a->p, &l),
                                  .shared_bytes = rec_walk_bytes(&a->p, walk, &l)};
     return ejki_cuda_begin(run, &work, a);
@@ -126,10 +152,12 @@ static ejk_status walk_over(const ejk_run *run, int32_t slot, const rec_walk *wa
 
 static ejk_status run(const ejk_run *run) {
     const rec_problem *p = run->problem;
-    const memory m = memory_of(p);
     const rec_walk there = keep_of(p), back = back_of(p);
     char *own = run->workspace;
+    rec_layout l;
     EJKI_TRY(rec_cuda_check(p));
+    EJKI_TRY(rec_layout_of(p, &there, run->device, &l));
+    const memory m = memory_of(p, l.wide);
     rec_chunked a = {.p = *p,
                      .inverses = own + m.inverses,
                      .scores = own + m.scores,
@@ -154,11 +182,11 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(walk_over(run, KEEP, &there, &a));
     EJKI_TRY(walk_over(run, BACK, &back, &a));
     EJKI_TRY(ejki_cuda_begin(run, &rows, &a));
-    rec_gradient sums = {.p = *p, .sums = a.sums, .width = a.width};
+    rec_gradient sums = {.p = *p, .sums = a.sums, .width = a.width, .direct = direct_of(p)};
     return rec_begin_sums(run, SPREAD, TOTAL, &sums);
 }
 
-EJKI_DECLARE(recurrent_attention_vjp_chunk_cuda, .version = 1, .priority = 1, .experimental = true,
+EJKI_DECLARE(recurrent_attention_vjp_chunk_cuda, .version = 1, .priority = 1,
              .applicable = applicable, .prepare = prepare, .run = run,
              .needs = "sums or delta rules without decays of values or segments, Dk 64 or 128, "
                       "Dv a multiple of 16; with decays of keys no gradients in float32")

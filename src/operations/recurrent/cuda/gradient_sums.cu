@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the rows that gradient.cu has written to gradients of tensors. spread() has a warp for each vector of a token:
- * the gradient of a query, key or value is the sum over the heads that read it, in order, and goes through the
- * normalisation; gates become those of raw numbers. total() has a block for each head, which adds up over tokens what
- * tokens share: gamma, A_log, dt_bias, the bonus and what passes by the state; each thread adds every so many tokens,
- * and threads are added in order. Tokens that count for nothing have gradients of 0 and are not read.
+ * From the rows that gradient.cu has written to gradients of tensors, but for those that are there. spread() has a warp
+ * for each vector of a token: the gradient of a query, key or value is the sum over the heads that read it, in order,
+ * and goes through the normalisation; gates become those of raw numbers, those of heads by a thread each in the last
+ * blocks. total() has a block for each head, which adds up over tokens what tokens share: gamma, A_log, dt_bias, the
+ * bonus and what passes by the state; each thread adds every so many tokens, and threads are added in order. Tokens
+ * that count for nothing have gradients of 0 and are not read.
  *
  * Constants: PARTS, as in gradient.cu: a lane has PARTS of the Dk elements of a vector.
  */
@@ -91,11 +92,12 @@ DEVICE void spread_vector(const rec_gradient &a, rec_size b, rec_size t, rec_siz
     if (!p.view[REC_D(role)].present) return;
     if (counts(p, b, t)) {
         const float factor = load_vector(p, v, rec_at(&v, b, t, head), x);
+#pragma unroll 4
         for (rec_size h = head * (p.heads / heads); h < (head + 1) * (p.heads / heads); h++) {
             const float *row = row_of(a, b, t, h);
             float d[PARTS], along = 0;
             load_sums(p, row, role == REC_QUERY ? REC_SUM_QUERY : REC_SUM_KEY, d);
-            add_own(a, b, t, h, role, numbers_of(a, row), d);
+            if (!(a.direct & REC_WHOLE_QUERY)) add_own(a, b, t, h, role, numbers_of(a, row), d);
 #pragma unroll
             for (int r = 0; r < PARTS; r++) along += d[r] * x[r];
             along = p.normalise ? sum_of_lanes(along, 32) : 0;
@@ -135,11 +137,34 @@ DEVICE float step_gradient(const rec_problem &p, rec_size b, rec_size t, rec_siz
     return (p.softplus ? sigmoid(raw) : 1) * (numbers[REC_D_HEAD] * by + numbers[REC_D_BETA]);
 }
 
+/* Gates of heads, step sizes and beta, by one thread. */
+DEVICE void spread_numbers(const rec_gradient &a, rec_size b, rec_size t, rec_size h) {
+    const rec_problem &p = a.p;
+    const rec_view &g = p.view[REC_D(REC_G)], &beta = p.view[REC_D(REC_BETA)];
+    const float *numbers = numbers_of(a, row_of(a, b, t, h));
+    const bool is_there = counts(p, b, t);
+    if (p.by_step) {
+        if (g.present) store(g, rec_at(&g, b, t, h), is_there ? step_gradient(p, b, t, h, numbers) : 0);
+        return;
+    }
+    if (g.present && !p.g_is_wide)
+        store(g, rec_at(&g, b, t, h), is_there ? raw_gradient(p, b, t, h, 0, numbers[REC_D_HEAD]) : 0);
+    if (beta.present) {
+        const rec_sequence s = {0, b, 0, 0, 0};
+        float own = is_there ? numbers[REC_D_BETA] : 0;
+        if (is_there && p.beta_logits) {
+            const float x = load_beta(p, s, t, h);
+            own *= x * (1 - x);
+        }
+        store(beta, rec_at(&beta, b, t, h), own);
+    }
+}
+
 DEVICE void spread_gates(const rec_gradient &a, rec_size b, rec_size t, rec_size h) {
     const rec_problem &p = a.p;
-    const rec_view &g = p.view[REC_D(REC_G)], &beta = p.view[REC_D(REC_BETA)], &gv = p.view[REC_D(REC_GV)];
-    const float *row = row_of(a, b, t, h), *numbers = numbers_of(a, row);
-    const bool is_there = counts(p, b, t), is_first = threadIdx.x % 32 == 0;
+    const rec_view &gv = p.view[REC_D(REC_GV)];
+    const float *row = row_of(a, b, t, h);
+    const bool is_there = counts(p, b, t);
     float d[PARTS];
 #pragma unroll
     for (int r = 0; r < PARTS; r++) d[r] = 0;
@@ -152,21 +177,6 @@ DEVICE void spread_gates(const rec_gradient &a, rec_size b, rec_size t, rec_size
             if (p.g_is_wide && i < p.key_size) d[r] = raw_gradient(p, b, t, h, i, d[r]);
         }
         if (p.g_is_wide) store_vector(p, REC_G, b, t, h, d);
-    }
-    if (p.by_step) {
-        if (g.present && is_first) store(g, rec_at(&g, b, t, h), is_there ? step_gradient(p, b, t, h, numbers) : 0);
-        return;
-    }
-    if (g.present && !p.g_is_wide && is_first)
-        store(g, rec_at(&g, b, t, h), is_there ? raw_gradient(p, b, t, h, 0, numbers[REC_D_HEAD]) : 0);
-    if (beta.present && is_first) {
-        const rec_sequence s = {0, b, 0, 0, 0};
-        float own = is_there ? numbers[REC_D_BETA] : 0;
-        if (is_there && p.beta_logits) {
-            const float x = load_beta(p, s, t, h);
-            own *= x * (1 - x);
-        }
-        store(beta, rec_at(&beta, b, t, h), own);
     }
     for (rec_size j = threadIdx.x % 32; j < p.value_size && gv.present && !is_there; j += 32)
         store(gv, rec_at(&gv, b, t, h) + j, 0);
@@ -194,21 +204,33 @@ DEVICE void spread_rank_one(const rec_gradient &a, rec_size b, rec_size t, rec_s
     store_vector(p, REC_B, b, t, h, db);
 }
 
+/* Divisions of 32 bits are a fraction of those of 64. */
 extern "C" __global__ void __launch_bounds__(THREADS) spread(const __grid_constant__ rec_gradient a) {
     const rec_problem &p = a.p;
-    const rec_size each = p.query_heads + p.key_heads + p.value_heads + p.heads;
+    const u32 queries = a.direct & REC_DIRECT_QUERY ? 0 : (u32)p.query_heads;
+    const u32 keys = a.direct & REC_DIRECT_KEY ? 0 : (u32)p.key_heads;
+    const u32 values = a.direct & REC_DIRECT_VALUE ? 0 : (u32)p.value_heads;
+    const u32 each = (u32)rec_spread(&p, a.direct), heads = (u32)p.heads, tokens = (u32)p.tokens;
+    const rec_size blocks = rec_spread_blocks(&p, a.direct, THREADS);
+    if (blockIdx.x >= blocks) {
+        const rec_size n = (blockIdx.x - blocks) * THREADS + threadIdx.x;
+        if (n >= p.batch * p.tokens * p.heads) return;
+        const rec_size place = n / heads, b = place / tokens;
+        spread_numbers(a, b, place - b * tokens, n - place * heads);
+        return;
+    }
     const rec_size warp = blockIdx.x * (rec_size)(THREADS / 32) + threadIdx.x / 32;
     if (warp >= p.batch * p.tokens * each) return;
-    const rec_size b = warp / each / p.tokens, t = warp / each % p.tokens;
-    rec_size n = warp % each;
-    if (n < p.query_heads) {
+    const u32 place = (u32)(warp / each), b = place / tokens, t = place - b * tokens;
+    u32 n = (u32)(warp - (rec_size)place * each);
+    if (n < queries) {
         spread_vector(a, b, t, n, REC_QUERY, p.query_heads);
-    } else if ((n -= p.query_heads) < p.key_heads) {
+    } else if ((n -= queries) < keys) {
         spread_vector(a, b, t, n, REC_KEY, p.key_heads);
-    } else if ((n -= p.key_heads) < p.value_heads) {
+    } else if ((n -= keys) < values) {
         spread_value(a, b, t, n);
     } else {
-        n -= p.value_heads;
+        n -= values;
         spread_gates(a, b, t, n);
         if (p.update == REC_RANK_ONE) spread_rank_one(a, b, t, n);
     }

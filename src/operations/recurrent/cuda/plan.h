@@ -4,7 +4,7 @@
 #define EJKI_RECURRENT_CUDA_PLAN_H
 
 #include "kernels/cuda/launch.h"
-#include "operations/recurrent/shared/problem.cuh"
+#include "operations/recurrent/cuda/gradient.cuh"
 
 /* Rows of a column that a thread has in registers, and threads of a block. */
 enum { REC_CUDA_ROWS = 32, REC_CUDA_THREADS = 128, REC_CUDA_MOST_TOKENS = 16 };
@@ -55,11 +55,14 @@ static inline ejk_status rec_cuda_check(const rec_problem *p) {
     return EJK_OK;
 }
 
-/* Blocks of `spread` of gradient_sums.cu. */
+/* Blocks of `spread` of gradient_sums.cu: the last have a thread for each token of a head. */
 enum { REC_SUM_THREADS = 256 };
-static inline int64_t rec_spread_blocks(const rec_problem *p) {
-    const int64_t each = p->query_heads + p->key_heads + p->value_heads + p->heads;
-    return ejki_cdiv(p->batch * p->tokens * each, REC_SUM_THREADS / 32);
+static inline bool rec_has_numbers(const rec_problem *p) {
+    return p->view[REC_D(REC_G)].present || p->view[REC_D(REC_BETA)].present;
+}
+static inline int64_t rec_sum_blocks(const rec_problem *p, int direct) {
+    const int64_t numbers = rec_has_numbers(p) ? p->batch * p->tokens * p->heads : 0;
+    return rec_spread_blocks(p, direct, REC_SUM_THREADS) + ejki_cdiv(numbers, REC_SUM_THREADS);
 }
 
 /* Whether anything is added up over tokens. */
@@ -70,14 +73,14 @@ static inline bool rec_has_totals(const rec_problem *p) {
     return any;
 }
 
-/* Launches of gradient_sums.cu, which make gradients of rows; the argument is a rec_gradient. */
+/* Launches of gradient_sums.cu, which make gradients of rows. */
 static inline ejk_status rec_begin_sums(const ejk_run *run, int32_t spread, int32_t total,
-                                        void *argument) {
+                                        rec_gradient *argument) {
     const rec_problem *p = run->problem;
     const ejki_cuda_work first = {
-        .slot = spread, .threads = REC_SUM_THREADS, .blocks = rec_spread_blocks(p)};
+        .slot = spread, .threads = REC_SUM_THREADS, .blocks = rec_sum_blocks(p, argument->direct)};
     const ejki_cuda_work last = {.slot = total, .threads = REC_SUM_THREADS, .blocks = p->heads};
-    EJKI_TRY(ejki_cuda_begin(run, &first, argument));
+    if (first.blocks > 0) EJKI_TRY(ejki_cuda_begin(run, &first, argument));
     return rec_has_totals(p) ? ejki_cuda_begin(run, &last, argument) : EJK_OK;
 }
 

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The walk over chunks (chunk.cuh) for compute capability 9.0: as chunk_scan.cu has it, but for products, which are
+ * those of chunk_wide.cuh. There is no state after the last token, which would have to have the precision of floats:
+ * nothing but bf16 is multiplied. With KEEP no outputs are made, but what gradients need is kept: the state before each
+ * chunk, and u.
+ *
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), REST, KEEP.
+ */
+#define SCORES   (KEEP ? 0 : 1)
+#define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
+#include "operations/recurrent/cuda/chunk_wide.cuh"
+#include "operations/recurrent/cuda/chunk_outputs.cuh"
+
+DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage) {
+    const int first = chunk * REC_CHUNK;
+    const rec_size place = w.place + (rec_size)chunk * a.p.heads;
+    if (KEY_DECAY) {
+        const u16 *from = (const u16 *)a.operands + place * (3 * REC_CHUNK * KEY_SIZE);
+        for (int n = UPDATE == REC_DELTA ? 0 : 1; n < 3; n++) {
+            const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
+            if (!KEEP || n != 1) copy_panels(stage + n * TILE, rows, 0, REC_CHUNK, KEY_SIZE);
+        }
+    } else {
+        copy_panels(stage, w.key, first, w.steps, KEY_SIZE);
+        if (!KEEP) copy_panels(stage + TILE, w.query, first, w.steps, KEY_SIZE);
+    }
+    copy_panels(stage + VALUE, w.value, first, w.steps, COLUMNS);
+    if (!KEEP) copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
+    const char *inverse = a.inverses + place * ((KEEP ? 2 : 1) * BLOCKS);
+    if (UPDATE == REC_DELTA) copy_bytes(stage + INVERSE, inverse, BLOCKS);
+    copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
+}
+
+/* ---- A chunk ---------------------------------------------------------------------------------------- */
+
+DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *memory, float (&s)[KEY_SIZE / 2]) {
+    const u32 stage = shared_address(memory);
+    const float *factors = (const float *)(memory + FACTOR);
+    float seen[32], out[32], u[8][4];
+    u32 state[KEY_SIZE / 4], own[16], left[16];
+    if (KEEP) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
+    pack_all(s, state);
+    hold(state);
+    if (UPDATE == REC_DELTA) {
+        clear(seen);
+        begin_read(state, stage, seen);
+    }
+    if (!KEEP) {
+        clear(out);
+        begin_read(state, stage + TILE, out);
+    }
+    if (UPDATE == REC_DELTA) {
+        wgmma_wait<KEEP ? 0 : 1>();
+        hold(seen);
+        load_columns(w, stage, u);
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 by = factors_of(factors, REC_SEEN, n);
+#pragma unroll
+            for (int i = 0; i < 4; i++) seen[4 * n + i] = u[n][i] - seen[4 * n + i] * (i % 2 ? by.y : by.x);
+        }
+        pack_all(seen, own);
+        hold(own);
+        clear(seen);
+        begin_square(own, stage + INVERSE, seen, 0);
+        wgmma_wait<1>();
+    } else {
+        load_columns(w, stage, u);
+        wgmma_wait<0>();
+    }
+    hold(state);
+    decay_state(factors, 0, (float(&)[ROWS][4])s);
+    if (!KEEP) {
+        hold(out);
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            const float2 by = factors_of(factors, REC_ASKED, n);
+#pragma unroll
+            for (int i = 0; i < 4; i++) out[4 * n + i] *= i % 2 ? by.y : by.x;
+        }
+    }
+    if (UPDATE == REC_DELTA) {
+        wgmma_wait<0>();
+        hold(seen);
+        hold(own);
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 by = factors_of(factors, REC_LEFT, n);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (UPDATE == REC_DELTA) u[n][i] = seen[4 * n + i];
+        own[2 * n] = pack(u[n][0], u[n][1]), own[2 * n + 1] = pack(u[n][2], u[n][3]);
+        left[2 * n] = pack(u[n][0] * by.x, u[n][1] * by.y), left[2 * n + 1] = pack(u[n][2] * by.x, u[n][3] * by.y);
+    }
+    hold(own);
+    hold(left);
+    if (!KEEP) begin_square(own, stage + SCORE, out, 1);
+    begin_update(left, stage + LEFT, s);
+    if (KEEP) {
+        if (UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
+    } else {
+        wgmma_wait<1>();
+        hold(out);
+        hold(own);
+        store_outputs(a.p, w, chunk * REC_CHUNK, (const float(&)[8][4])out);
+    }
+    wgmma_wait<0>();
+    hold(s);
+    hold(left);
+}
+
+extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __grid_constant__ rec_chunked a) {
+    extern __shared__ __align__(1024) char memory[];
+    const rec_problem &p = a.p;
+    const rec_size tiles = p.value_size / COLUMNS, blocks = p.sequences * p.heads * tiles;
+    if (blockIdx.x >= blocks) {
+        clear_rest(p, blockIdx.x - blocks, REST);
+        return;
+    }
+    work w = outputs_of(p, tiles);
+    const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;
+    if (threadIdx.x < 32 * WARPS) {
+        if (SHARES) setmaxnreg_dec<COPYING>();
+        copy_chunks(chunks, shared_address(memory), [&](int n, u32 stage) { copy_stage(a, w, n, stage); });
+        return;
+    }
+    if (SHARES) setmaxnreg_inc<WORKING>();
+    w.column -= 16 * WARPS;
+    float s[KEY_SIZE / 2];
+    load_state(w, p.view[REC_INITIAL], (float(&)[ROWS][4])s);
+    pass_chunks(chunks, memory, [&](int n, char *stage) { pass_chunk(a, w, n, stage, s); });
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products of the walks over chunks for compute capability 9.0: wgmma. Four warps have 64 columns of a state in
+ * registers, transposed, so that sums of one product are the left operand of the next as they lie; right operands are
+ * tiles of 64 columns under the swizzle of 128 bytes, read once for all four. T and P lie as squares: wgmma of fewer
+ * columns, for what is on and below the diagonal, ptxas serialises. The first four warps of a block copy chunks ahead
+ * into stages, which takes as many instructions as all else; GROUPS times four others work.
+ *
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (of four warps), UPDATE, KEY_DECAY, STAGES; SCORES and INVERSES
+ * as for chunk_walk.cuh.
+ */
+#ifndef EJKI_RECURRENT_CHUNK_WIDE_CUH
+#define EJKI_RECURRENT_CHUNK_WIDE_CUH
+
+#define PARTS   1
+#define WARPS   4 /* that copy */
+#define COLUMNS (64 * GROUPS)
+#define TERMS   1
+#define SQUARE  1
+#include "kernels/cuda/hopper.cuh"
+#include "operations/recurrent/cuda/chunk_walk.cuh"
+
+#define PANEL (REC_CHUNK * 128) /* 64 columns of a tile */
+
+DEVICE void copy_panels(u32 tile, const rows_of &from, int first, int rows, int columns) {
+    rows_of panel = from;
+    for (int n = 0; n < columns / 64; n++, panel.data += 64)
+        copy_tile<REC_CHUNK, 64>(tile + n * PANEL, panel, first, rows, 1);
+}
+
+template <int n> DEVICE void clear(float (&x)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) x[i] = 0;
+}
+
+template <int n> DEVICE void pack_all(const float (&x)[n], u32 (&to)[n / 2]) {
+#pragma unroll
+    for (int i = 0; i < n / 2; i++) to[i] = pack(x[2 * i], x[2 * i + 1]);
+}
+
+/* Begins sum = S'K' or S'Q'; rows of the tile are tokens. */
+DEVICE void begin_read(const u32 (&state)[KEY_SIZE / 4], u32 tile, float (&sum)[32]) {
+    const u64 right = smem_descriptor(tile, 16);
+    hold(sum);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < KEY_SIZE / 16; n++)
+        wgmma<64>::rs<0>(sum, state + 4 * n, advance_descriptor(right, n / 4 * PANEL + n % 4 * 32), n != 0);
+    wgmma_commit();
+}
+
+/* Begins sum = x times T or P, or adds it. */
+DEVICE void begin_square(const u32 (&x)[16], u32 square, float (&sum)[32], int add) {
+    const u64 right = smem_descriptor(square, 16);
+    hold(sum);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < 4; n++) wgmma<64>::rs<0>(sum, x + 4 * n, advance_descriptor(right, n * 32), add || n != 0);
+    wgmma_commit();
+}
+
+/* Begins S += k u', rows of the tile being tokens. */
+DEVICE void begin_update(const u32 (&u)[16], u32 tile, float (&s)[KEY_SIZE / 2]) {
+    const u64 right = smem_descriptor(tile, PANEL);
+    hold(s);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < 4; n++) wgmma<KEY_SIZE>::template rs<1>(s, u + 4 * n, advance_descriptor(right, n * 2048), 1);
+    wgmma_commit();
+}
+
+/* ---- Who copies and who works ----------------------------------------------------------------------- */
+
+/* Blocks of a multiprocessor that registers are shared out for, and how. */
+#define RESIDENT (GROUPS == 1 && (UPDATE != REC_DELTA || KEY_SIZE == 64) ? 2 : 1)
+#define ALL      (32 * WARPS + 128 * GROUPS) /* threads of a block */
+#define SHARES   (GROUPS > 1 || RESIDENT > 1)
+#define COPYING  56 /* registers of a thread */
+#define WORKING  (RESIDENT == 2 ? 200 : 224)
+#define FULL     1
+#define EMPTY    (FULL + STAGES)
+
+/* copy(n, stage) begins to copy chunk n of the walk. */
+template <typename function> DEVICE void copy_chunks(int chunks, u32 stages, function copy) {
+    for (int n = 0; n < chunks; n++) {
+        if (n >= STAGES) named_barrier_sync(EMPTY + n % STAGES, ALL);
+        copy(n, stages + n % STAGES * STAGE);
+        cp_async_commit();
+        if (n == 0) continue;
+        cp_async_wait<1>();
+        fence_proxy_async();
+        named_barrier_arrive(FULL + (n - 1) % STAGES, ALL);
+    }
+    cp_async_wait<0>();
+    fence_proxy_async();
+    if (chunks > 0) named_barrier_arrive(FULL + (chunks - 1) % STAGES, ALL);
+}
+
+/* pass(n, stage) is done with the stage when it returns. */
+template <typename function> DEVICE void pass_chunks(int chunks, char *stages, function pass) {
+    for (int n = 0; n < chunks; n++) {
+        named_barrier_sync(FULL + n % STAGES, ALL);
+        pass(n, stages + n % STAGES * STAGE);
+        if (n + STAGES < chunks) named_barrier_arrive(EMPTY + n % STAGES, ALL);
+    }
+}
+
+/* The values of the warp's columns. */
+DEVICE void load_columns(const work &w, u32 stage, float (&x)[8][4]) {
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+        load_values<64>(stage + VALUE + w.column / 64 * PANEL, w.column % 64, n / 2, x[n], x[n + 1]);
+}
+
+#endif
