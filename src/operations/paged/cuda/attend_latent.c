@@ -7,7 +7,7 @@
 
 enum { LOOK, ATTEND, JOIN };
 /* As latent.cu has them. */
-enum { ROWS = 64, THREADS = 256, CHUNK_BYTES = 8192, END_BYTES = 512 };
+enum { ROWS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 1088 };
 
 static int64_t few_rows(const paged_problem *p) {
     return PAGED_FEW_LATENT / p->group;

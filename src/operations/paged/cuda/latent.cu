@@ -2,17 +2,18 @@
 /*
  * Attention to latents in pages on sm_90a: keys of HEAD_DIM + TAIL_DIM components, of which the first HEAD_DIM are the
  * values, shared by all query heads. A CTA has a tile of 64 pairs of a row and a head, and of a sequence with few pairs
- * a split of its keys; blocks of 64 keys come by cp.async into two stages. Its two warpgroups divide the work twice: of
- * the scores each makes those of 32 keys, of the sums each has half of the columns; weights go through shared memory.
+ * a split of its keys, in blocks of 64. A warpgroup fetches blocks by cp.async into two stages; the other two multiply.
  *
- * One wgmma is ahead of what is waited for: while weights are multiplied with values the next scores follow, and when
- * the values have been read, the block after the next is fetched in their place. Fetching it before the next is waited
- * for, or asking for the one behind in the second-level cache, took longer (docs/kernels/paged_attention.md).
+ * Each of these has every other block: its scores, its softmax and its stage; and half the columns of the sums, so that
+ * it multiplies the weights of all blocks. Its own weights it has in registers, those of the other it gets through
+ * shared memory, with what rows are scaled by. They take turns: while one multiplies its weights with its columns, the
+ * other does that with its own and begins the scores of the next block. Half a stage is fetched again as soon as the
+ * warpgroup whose columns it has is done with it.
  *
  *   ELEMENT, FOLDED, OVERLAP   as in decode.cu
  *   HEAD_DIM                   a multiple of 128, up to 512; TAIL_DIM one of 16, up to 64
  */
-#define WARPS     8
+#define WARPS     8 /* that multiply */
 #define VALUE_DIM HEAD_DIM
 #define FEW       PAGED_FEW_LATENT
 #define SPLITS    PAGED_LATENT_SPLITS
@@ -30,13 +31,22 @@ enum {
     KEYS = 64,
     DEPTH = HEAD_DIM + TAIL_DIM,
     HEAD_CHUNKS = HEAD_DIM / 64,
+    HALF_CHUNKS = HEAD_CHUNKS / 2,
     CHUNKS = cdiv(DEPTH, 64),
     CHUNK_BYTES = 64 * 128, /* 64 rows of 64 columns */
     TILE_BYTES = CHUNKS * CHUNK_BYTES,
     HALF = HEAD_DIM / 2, /* columns of a warpgroup */
     WEIGHTS_AT = 3 * TILE_BYTES,
-    ENDS_AT = WEIGHTS_AT + CHUNK_BYTES,
-    STEP = THREADS / 8, /* rows that threads copy at once */
+    ENDS_AT = WEIGHTS_AT + CHUNK_BYTES, /* maxima and scales of the last block, [ROWS][2] */
+    SUMS_AT = ENDS_AT + ROWS * 8,       /* [2][ROWS] */
+    FULL_AT = SUMS_AT + 2 * ROWS * 4,   /* mbarriers [stage][half] */
+    EMPTY_AT = FULL_AT + 4 * 8,
+    FETCHERS = 128,
+    FETCHER_REGS = 56,
+    OTHER_REGS = 224,
+    OWN_ROWS = KEYS / (FETCHERS / 8), /* of a block, that a thread fetches pieces of */
+    WEIGHTS_READY = 1, /* named barriers: of each warpgroup; of both */
+    BOTH = 3,
 };
 
 /* A CTA's view of a unit. */
@@ -44,36 +54,41 @@ struct tile {
     const few_sequence *q;
     int first_pair, first, last; /* keys */
     int all_begin, all_end;      /* keys that all rows see */
+    int blocks;
     bool is_bad;
 };
 
 /* A lane's two rows, the second being eight on. What weights are relative to, `max`, rises by 8 in log 2 at least. */
 struct lane_rows {
-    float max[2], sum[2];
+    float max[2], sum[2]; /* of blocks of this warpgroup */
     int low[2], high[2], r[2], h[2];
 };
 
-/* ---- Rows to shared memory ------------------------------------------------------------------------------ */
-
-/* A row in two parts, its pieces of this thread. */
-DEVICE void copy_row(u32 to, const u16 *head, const u16 *tail, bool there) {
-    const int piece = threadIdx.x % 8;
-#pragma unroll
-    for (int c = 0; c < HEAD_CHUNKS; c++) copy_piece(to + c * CHUNK_BYTES, head + piece * 8 + c * 64, there);
-    if (piece * 8 < TAIL_DIM) copy_piece(to + HEAD_CHUNKS * CHUNK_BYTES, tail + piece * 8, there);
+DEVICE u32 full_barrier(u32 memory, int stage, int half) {
+    return memory + FULL_AT + (2 * stage + half) * 8;
+}
+DEVICE u32 empty_barrier(u32 memory, int stage, int half) {
+    return memory + EMPTY_AT + (2 * stage + half) * 8;
 }
 
-/* The same element by element, in few registers. */
-DEVICE void copy_elements_of_row(u32 to, const u16 *head, const u16 *tail, bool there) {
-    const int piece = threadIdx.x % 8;
-#pragma unroll 1
-    for (int c = 0; c < CHUNKS; c++, to += CHUNK_BYTES) {
-        const u16 *from = (c < HEAD_CHUNKS ? head + c * 64 : tail) + piece * 8;
-        if (c == HEAD_CHUNKS && piece * 8 >= TAIL_DIM) break;
-#pragma unroll 1
-        for (int n = 0; n < 8; n++)
-            asm volatile("st.shared.b16 [%0], %1;" ::"r"(to + 2 * n), "h"(there ? from[n] : (u16)0) : "memory");
+/* ---- Rows to shared memory ------------------------------------------------------------------------------ */
+
+/* Pieces of this thread in `count` chunks of a row. */
+template <int count> DEVICE void copy_chunks(u32 to, const u16 *from, bool there, bool aligned) {
+    if (aligned) {
+#pragma unroll
+        for (int c = 0; c < count; c++) copy_piece(to + c * CHUNK_BYTES, from + c * 64, there);
+        return;
     }
+#pragma unroll 1
+    for (int n = 0; n < count * 8; n++)
+        asm volatile("st.shared.b16 [%0], %1;" ::"r"(to + n / 8 * CHUNK_BYTES + n % 8 * 2),
+                     "h"(there ? from[n / 8 * 64 + n % 8] : (u16)0)
+                     : "memory");
+}
+
+DEVICE void copy_tail(u32 to, const u16 *from, bool there, bool aligned) {
+    if (threadIdx.x % 8 * 8 < TAIL_DIM) copy_chunks<1>(to + HEAD_CHUNKS * CHUNK_BYTES, from, there, aligned);
 }
 
 /* Where the thread's first piece of a row lies. */
@@ -89,64 +104,77 @@ DEVICE void keep_queries(const paged_problem &p, const tile &t, u32 to) {
     const paged_rows &a = p.query, &b = p.query_tail;
     const bool aligned = are_aligned(a.data, b.data, a.token | a.head | b.token | b.head);
 #pragma unroll 1
-    for (int row = threadIdx.x / 8; row < ROWS; row += STEP) {
+    for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
         const bool there = t.first_pair + row < t.q->pairs;
         const int pair = there ? t.first_pair + row : t.first_pair, h = pair % (int)p.group;
         const paged_size token = t.q->s.begin + pair / (int)p.group;
-        const u16 *head = (const u16 *)a.data + paged_row_at(&p, &a, token, h);
-        const u16 *tail = (const u16 *)b.data + paged_row_at(&p, &b, token, h);
-        if (aligned)
-            copy_row(row_at(to, row), head, tail, there);
-        else
-            copy_elements_of_row(row_at(to, row), head, tail, there);
+        const u16 *head = (const u16 *)a.data + paged_row_at(&p, &a, token, h) + threadIdx.x % 8 * 8;
+        const u16 *tail = (const u16 *)b.data + paged_row_at(&p, &b, token, h) + threadIdx.x % 8 * 8;
+        copy_chunks<HEAD_CHUNKS>(row_at(to, row), head, there, aligned);
+        copy_tail(row_at(to, row), tail, there, aligned);
     }
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_proxy_async();
 }
 
-/* Blocks of keys as a thread fetches them: it has rows threadIdx.x / 8 and STEP more. */
-struct fetcher {
-    int page[2], later[2]; /* of its keys in the next block, and in the one after: 32 bits of good entries */
-    int key;               /* the block's first */
-    bool aligned;
-};
+/* ---- Blocks of keys ------------------------------------------------------------------------------------- */
 
-DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int (&page)[2]) {
+/* Pages of the thread's rows of a block: 32 bits of good entries. */
+DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int (&page)[OWN_ROWS]) {
 #pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const int key = first + threadIdx.x / 8 + n * STEP;
+    for (int n = 0; n < OWN_ROWS; n++) {
+        const int key = first + threadIdx.x % FETCHERS / 8 + n * (FETCHERS / 8);
         page[n] = key >= t.q->low && key < t.last ? (int)entry_of(p, t.q->pages, key) : -1;
     }
 }
 
-/* copy(place in shared memory, both parts in memory, whether they are there) for both rows of the thread. */
-template <class function> DEVICE void copy_block(const paged_problem &p, const fetcher &f, u32 stage, function copy) {
+/* Columns of a half and, in a stage's own half, the tail. */
+DEVICE void fetch_half(const paged_problem &p, int key, u32 stage, int half, bool has_tail, bool aligned,
+                       const int (&page)[OWN_ROWS]) {
+    const int piece = threadIdx.x % 8 * 8;
 #pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const int own = threadIdx.x / 8 + n * STEP, row = (int)((u32)(f.key + own) % (u32)p.page);
-        const bool there = is_in_cache(p, f.page[n], row);
-        const paged_size page = there ? f.page[n] : 0, at = there ? row : 0;
-        copy(row_at(stage, own), (const u16 *)p.key.data + page * p.key.page + at * p.key.token,
-             (const u16 *)p.key_tail.data + page * p.key_tail.page + at * p.key_tail.token, there);
+    for (int n = 0; n < OWN_ROWS; n++) {
+        const int own = threadIdx.x % FETCHERS / 8 + n * (FETCHERS / 8), row = (int)((u32)(key + own) % (u32)p.page);
+        const bool there = is_in_cache(p, page[n], row);
+        const paged_size at = there ? row : 0, number = there ? page[n] : 0;
+        copy_chunks<HALF_CHUNKS>(row_at(stage, own) + half * HALF_CHUNKS * CHUNK_BYTES,
+                                 (const u16 *)p.key.data + number * p.key.page + at * p.key.token + piece + half * HALF,
+                                 there, aligned);
+        if (has_tail)
+            copy_tail(row_at(stage, own),
+                      (const u16 *)p.key_tail.data + number * p.key_tail.page + at * p.key_tail.token + piece, there,
+                      aligned);
     }
 }
 
-DEVICE void fetch_block(const paged_problem &p, const tile &t, fetcher &f, u32 stage) {
-    if (f.key < t.last) {
-        if (f.aligned)
-            copy_block(p, f, stage, copy_row);
-        else
-            copy_block(p, f, stage, copy_elements_of_row);
-        f.key += KEYS;
-        f.page[0] = f.later[0], f.page[1] = f.later[1];
-        ask_for_pages(p, t, f.key + KEYS, f.later);
-    }
-    cp_async_commit();
+/* Arrives once what this thread has copied is there. */
+DEVICE void arrive_with_copies(u32 barrier, bool aligned) {
+    if (aligned)
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+    else
+        mbarrier_arrive(barrier);
 }
 
-/* What this thread has copied is there for wgmma of all, after a barrier. */
-DEVICE void finish_copies() {
-    cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads();
+DEVICE void fetch(const paged_problem &p, const tile &t, u32 memory, u32 (&parity)[2]) {
+    const bool aligned = are_aligned(p.key.data, p.key_tail.data,
+                                     p.key.page | p.key.token | p.key_tail.page | p.key_tail.token);
+    int page[OWN_ROWS];
+    ask_for_pages(p, t, t.first, page);
+#pragma unroll 1
+    for (int n = 0; n < t.blocks; n++) {
+        const int stage = n & 1, key = t.first + n * KEYS;
+        const u32 to = memory + TILE_BYTES + stage * TILE_BYTES;
+#pragma unroll 1
+        for (int i = 0; i < 2; i++) {
+            const int half = stage ^ i;
+            mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
+            fetch_half(p, key, to, half, i == 0, aligned, page);
+            arrive_with_copies(full_barrier(memory, stage, half), aligned);
+        }
+        parity[stage] ^= 1;
+        ask_for_pages(p, t, key + KEYS, page);
+    }
 }
 
 /* ---- Products ------------------------------------------------------------------------------------------- */
@@ -156,38 +184,63 @@ DEVICE u64 moved(u64 operand, u32 bytes) {
     return (operand & ~0ull << 32) | ((u32)operand + (bytes >> 4));
 }
 
-/* Scores of the warpgroup's 32 keys. */
-DEVICE void begin_scores(u32 query, u32 stage, int group, float (&z)[16]) {
+/* Scores of the warpgroup's block, half after half as they come, its own first. */
+DEVICE void make_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
+    const u32 stage = TILE_BYTES + group * TILE_BYTES, own = group * HALF_CHUNKS * CHUNK_BYTES;
+    const u32 other = (1 - group) * HALF_CHUNKS * CHUNK_BYTES;
+    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + stage, 16);
+    mbarrier_wait(full_barrier(memory, group, group), parity);
+    fence_proxy_async();
     hold(z);
     wgmma_fence();
-    const u64 q = smem_descriptor(query, 16), k = smem_descriptor(stage + group * 32 * 128, 16);
 #pragma unroll
-    for (int n = 0; n < sixteens(DEPTH); n++) {
+    for (int n = 0; n < HALF / 16; n++) {
         const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
-        wgmma<32>::ss<0, 0>(z, moved(q, at), moved(k, at), n != 0);
+        wgmma<64>::ss<0, 0>(z, moved(q, own + at), moved(k, own + at), n != 0);
+    }
+#pragma unroll
+    for (int n = 0; n < TAIL_DIM / 16; n++) {
+        const u32 at = HEAD_CHUNKS * CHUNK_BYTES + n * 32;
+        wgmma<64>::ss<0, 0>(z, moved(q, at), moved(k, at), 1);
     }
     wgmma_commit();
+    mbarrier_wait(full_barrier(memory, group, 1 - group), parity);
+    fence_proxy_async();
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < HALF / 16; n++) {
+        const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
+        wgmma<64>::ss<0, 0>(z, moved(q, other + at), moved(k, other + at), 1);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(z);
 }
 
-/* Sums of the warpgroup's columns. */
-DEVICE void begin_sums(u32 weights, u32 stage, int group, float (&out)[HALF / 2]) {
-    hold(out);
-    wgmma_fence();
-    const u64 w = smem_descriptor(weights, 16);
-    const u64 v = smem_descriptor(stage + group * (HALF / 64) * CHUNK_BYTES, CHUNK_BYTES);
-#pragma unroll
-    for (int n = 0; n < KEYS / 16; n++)
-        wgmma<HALF>::template ss<0, 1>(out, moved(w, n * 32), moved(v, n * 2048), 1);
+/* A stage's columns of the warpgroup, as the right operand. */
+DEVICE u64 values_of(u32 memory, int stage, int group) {
+    return smem_descriptor(memory + TILE_BYTES + stage * TILE_BYTES + group * HALF_CHUNKS * CHUNK_BYTES, CHUNK_BYTES);
+}
+
+/* Waits for products, and lets the stage's half be fetched again. */
+DEVICE void finish_values(u32 memory, int stage, int group, float (&out)[HALF / 2]) {
     wgmma_commit();
+    wgmma_wait<0>();
+    hold(out);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty_barrier(memory, stage, group));
 }
 
 /* ---- Softmax -------------------------------------------------------------------------------------------- */
 
+/* A lane's first row of the tile. */
+DEVICE int own_row() {
+    return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+}
+
 DEVICE void begin_rows(const paged_problem &p, const tile &t, lane_rows &rows) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int own = t.first_pair + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half;
-        const int pair = lesser(own, t.q->pairs - 1);
+        const int pair = lesser(t.first_pair + own_row() + 8 * half, t.q->pairs - 1);
         rows.r[half] = pair / (int)p.group, rows.h[half] = pair % (int)p.group;
         rows.low[half] = narrowed(paged_low(&p, &t.q->s, rows.r[half]));
         rows.high[half] = lesser(narrowed(paged_high(&p, &t.q->s, rows.r[half])), t.last);
@@ -195,57 +248,55 @@ DEVICE void begin_rows(const paged_problem &p, const tile &t, lane_rows &rows) {
     }
 }
 
-/*
- * Scores of a block become weights in shared memory, for which the maxima of both warpgroups meet there; `scale` gets
- * what the rows' sums have to be multiplied by. A barrier is inside.
- */
-DEVICE void make_weights(const paged_problem &p, const tile &t, int j0, float unit, u8 *memory, lane_rows &rows,
-                         float (&z)[16], float (&scale)[2]) {
-    float *maxima = (float *)(memory + ENDS_AT);
-    const u32 weights = shared_address(memory) + WEIGHTS_AT;
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, first = threadIdx.x % 128 / 32 * 16 + lane / 4;
+/* Scores become weights; `scale` gets what the rows' sums have to be multiplied by. */
+DEVICE void make_weights(const paged_problem &p, const tile &t, int j0, float unit, lane_rows &rows, float (&z)[32],
+                         float (&scale)[2]) {
     const bool edge = j0 < t.all_begin || j0 + KEYS > t.all_end;
-    float top[2];
+    if (edge || !FOLDED) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        top[half] = NEG_INF;
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float &x = z[4 * n + 2 * half + i];
-                const int j = j0 + group * 32 + n * 8 + lane % 4 * 2 + i;
-                const bool hidden = edge && (j < rows.low[half] || j >= rows.high[half]);
-                if (!FOLDED && !hidden)
-                    x = score_of(p, t.q->s, rows.r[half], rows.h[half], j, x * p.key.factor);
-                if (hidden) x = NEG_INF;
-                top[half] = fmaxf(top[half], x);
-            }
-        top[half] = larger_of_lanes(top[half], 4);
-        if (lane % 4 == 0) maxima[group * ROWS + first + 8 * half] = top[half];
+        for (int n = 0; n < 32; n++) {
+            const int j = j0 + n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, half = n / 2 % 2;
+            const bool hidden = edge && (j < rows.low[half] || j >= rows.high[half]);
+            if (!FOLDED && !hidden) z[n] = score_of(p, t.q->s, rows.r[half], rows.h[half], j, z[n] * p.key.factor);
+            if (hidden) z[n] = NEG_INF;
+        }
     }
-    __syncthreads();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float other = maxima[(1 - group) * ROWS + first + 8 * half];
-        const float most = fmaxf(top[half], other) * unit, before = rows.max[half] * unit;
-        const bool rises = most > before + 8;
-        const float max = rises ? fmaxf(top[half], other) : rows.max[half], base = max == NEG_INF ? 0 : max * unit;
+        float top = NEG_INF;
+#pragma unroll
+        for (int n = 0; n < 8; n++) top = fmaxf(top, fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+        top = larger_of_lanes(top, 4);
+        const float before = rows.max[half] * unit;
+        const bool rises = top * unit > before + 8;
+        const float max = rises ? top : rows.max[half], base = max == NEG_INF ? 0 : max * unit;
         scale[half] = rises ? power_of_2(before - base) : 1;
         rows.max[half] = max;
         rows.sum[half] *= scale[half];
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const int row = first + 8 * half;
-            const float low = power_of_2(fmaf(z[4 * n + 2 * half], unit, -base));
-            const float high = power_of_2(fmaf(z[4 * n + 2 * half + 1], unit, -base));
-            rows.sum[half] += low + high;
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(weights + row * 128 + (((group * 4 + n) ^ (row & 7)) << 4) +
-                                                         lane % 4 * 4),
-                         "r"(pack(low, high))
-                         : "memory");
-        }
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++) {
+                z[i] = power_of_2(fmaf(z[i], unit, -base));
+                rows.sum[half] += z[i];
+            }
     }
+}
+
+/* Weights, and maxima and scales of rows, for the other warpgroup. */
+DEVICE void hand_over(u8 *memory, int group, const lane_rows &rows, const u32 (&weights)[16], const float (&scale)[2]) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+    const u32 at = shared_address(memory) + WEIGHTS_AT + row * 128;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        stmatrix_x4(at + ((2 * n + lane / 16 ^ (row & 7)) << 4), weights[4 * n], weights[4 * n + 1],
+                    weights[4 * n + 2], weights[4 * n + 3]);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (lane % 4 == 0)
+            ((float2 *)(memory + ENDS_AT))[own_row() + 8 * half] = make_float2(rows.max[half], scale[half]);
+    fence_proxy_async();
+    named_barrier_arrive(WEIGHTS_READY + group, THREADS);
 }
 
 DEVICE void rescale(float (&out)[HALF / 2], const float (&scale)[2]) {
@@ -259,20 +310,19 @@ DEVICE void rescale(float (&out)[HALF / 2], const float (&scale)[2]) {
 /* ---- Results -------------------------------------------------------------------------------------------- */
 
 /* Rows to a part or to the result; false if there is what is not a finite number. */
-DEVICE bool write_rows(const paged_arguments &a, const tile &t, int split, float unit, u8 *memory, lane_rows &rows,
-                       const float (&out)[HALF / 2]) {
+DEVICE bool write_rows(const paged_arguments &a, const tile &t, int split, float unit, u8 *memory, int group,
+                       lane_rows &rows, const float (&out)[HALF / 2]) {
     const paged_problem &p = a.p;
-    float *sums = (float *)(memory + ENDS_AT);
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, first = threadIdx.x % 128 / 32 * 16 + lane / 4;
+    float *sums = (float *)(memory + SUMS_AT);
+    const int lane = threadIdx.x % 32, first = own_row();
     const bool is_part = t.q->splits > 1;
     bool good = true;
-    __syncthreads();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         rows.sum[half] = sum_of_lanes(rows.sum[half], 4);
         if (lane % 4 == 0) sums[group * ROWS + first + 8 * half] = rows.sum[half];
     }
-    __syncthreads();
+    named_barrier_sync(BOTH, THREADS);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (t.first_pair + first + 8 * half >= t.q->pairs) continue;
@@ -330,85 +380,132 @@ DEVICE void attend_carefully_to(const paged_arguments &a, const tile &t, int spl
 
 /* ---- A unit --------------------------------------------------------------------------------------------- */
 
-DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memory) {
-    const paged_problem &p = a.p;
-    const u32 query = shared_address(memory), ring = query + TILE_BYTES, weights = query + WEIGHTS_AT;
-    const float unit = FOLDED ? (float)p.scale * p.key.factor * LOG2_E : LOG2_E;
-    const int blocks = t.is_bad ? 0 : cdiv(t.last - t.first, KEYS);
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); /* so that descriptors are in uniform registers */
-    lane_rows rows;
-    float out[HALF / 2], z[16], scale[2];
-#pragma unroll
-    for (int n = 0; n < HALF / 2; n++) out[n] = 0;
-#pragma unroll
-    for (int n = 0; n < 16; n++) z[n] = 0;
-    begin_rows(p, t, rows);
-    if (blocks > 0) {
-        fetcher f;
-        f.key = t.first;
-        f.aligned = are_aligned(p.key.data, p.key_tail.data, p.key.page | p.key.token | p.key_tail.page |
-                                p.key_tail.token);
-        ask_for_pages(p, t, f.key, f.page);
-        ask_for_pages(p, t, f.key + KEYS, f.later);
-        keep_queries(p, t, query);
-        fetch_block(p, t, f, ring);
-        finish_copies();
-        begin_scores(query, ring, group, z);
-        fetch_block(p, t, f, ring + TILE_BYTES);
-        wgmma_wait<0>();
-        hold(z);
-        make_weights(p, t, t.first, unit, memory, rows, z, scale);
-        fence_proxy_async();
-        __syncthreads();
-#pragma unroll 1
-        for (int n = 1; n < blocks; n++) {
-            const u32 now = ring + (n & 1) * TILE_BYTES, before = ring + (n - 1 & 1) * TILE_BYTES;
-            begin_sums(weights, before, group, out);
-            finish_copies();
-            begin_scores(query, now, group, z);
-            wgmma_wait<1>();
-            hold(out);
-            __syncthreads();
-            fetch_block(p, t, f, before);
-            wgmma_wait<0>();
-            hold(z);
-            make_weights(p, t, t.first + n * KEYS, unit, memory, rows, z, scale);
-            rescale(out, scale);
-            fence_proxy_async();
-            __syncthreads();
-        }
-        begin_sums(weights, ring + (blocks - 1 & 1) * TILE_BYTES, group, out);
-        wgmma_wait<0>();
-        hold(out);
-        cp_async_wait<0>();
-    }
-    const bool good = write_rows(a, t, split, unit, memory, rows, out);
-    if (__syncthreads_or(!good)) attend_carefully_to(a, t, split);
+/* Whether `one` holds for any thread of both warpgroups, which meet here. */
+DEVICE bool any_of_both(bool one) {
+    int any;
+    asm volatile("{\n.reg .pred one, any;\nsetp.ne.b32 one, %1, 0;\nbar.red.or.pred any, %2, %3, one;\n"
+                 "selp.b32 %0, 1, 0, any;\n}\n"
+                 : "=r"(any)
+                 : "r"((int)one), "r"((int)BOTH), "r"(THREADS)
+                 : "memory");
+    return any;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) latent(const __grid_constant__ paged_arguments a) {
+/* Scores, weights and sums of a block of this warpgroup. */
+DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float unit, u8 *memory, int group, u32 &parity,
+                         lane_rows &rows, float (&out)[HALF / 2]) {
+    const u32 base = shared_address(memory);
+    float z[32], scale[2];
+    u32 weights[16];
+#pragma unroll
+    for (int i = 0; i < 32; i++) z[i] = 0;
+    make_scores(base, group, parity, z);
+    parity ^= 1;
+    make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
+#pragma unroll
+    for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
+    hand_over(memory, group, rows, weights, scale);
+    rescale(out, scale);
+    const u64 values = values_of(base, group, group);
+    hold(weights);
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++) wgmma<HALF>::template rs<1>(out, weights + 4 * i, moved(values, i * 2048), 1);
+    finish_values(base, group, group, out);
+}
+
+/* Sums of a block of the other. */
+DEVICE void follow_block(u8 *memory, int group, lane_rows &rows, float (&out)[HALF / 2]) {
+    const u32 base = shared_address(memory);
+    float scale[2];
+    named_barrier_sync(WEIGHTS_READY + 1 - group, THREADS);
+    fence_proxy_async();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float2 end = ((const float2 *)(memory + ENDS_AT))[own_row() + 8 * half];
+        rows.max[half] = end.x, scale[half] = end.y;
+        rows.sum[half] *= end.y;
+    }
+    rescale(out, scale);
+    const u64 weights = smem_descriptor(base + WEIGHTS_AT, 16), values = values_of(base, 1 - group, group);
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++)
+        wgmma<HALF>::template ss<0, 1>(out, moved(weights, i * 32), moved(values, i * 2048), 1);
+    finish_values(base, 1 - group, group, out);
+}
+
+DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memory, int group, u32 &parity) {
+    const paged_problem &p = a.p;
+    const float unit = FOLDED ? (float)p.scale * p.key.factor * LOG2_E : LOG2_E;
+    lane_rows rows;
+    float out[HALF / 2];
+#pragma unroll
+    for (int n = 0; n < HALF / 2; n++) out[n] = 0;
+    begin_rows(p, t, rows);
+    named_barrier_sync(BOTH, THREADS); /* the unit before is over */
+    if (t.blocks > 0) {
+        keep_queries(p, t, shared_address(memory));
+        named_barrier_sync(BOTH, THREADS);
+        if (group == 0) attend_block(p, t, 0, unit, memory, group, parity, rows, out);
+#pragma unroll 1
+        for (int n = 2 - group; n < t.blocks; n += 2) {
+            follow_block(memory, group, rows, out);
+            attend_block(p, t, n, unit, memory, group, parity, rows, out);
+        }
+        if ((t.blocks - 1 & 1) != group) follow_block(memory, group, rows, out);
+    }
+    const bool good = write_rows(a, t, split, unit, memory, group, rows, out);
+    if (any_of_both(!good)) attend_carefully_to(a, t, split);
+}
+
+/* The unit at a cursor. */
+DEVICE tile tile_of(const paged_arguments &a, const unit_cursor &c) {
+    const paged_problem &p = a.p;
+    tile t;
+    t.q = &c.q;
+    t.first_pair = c.tile * ROWS;
+    t.first = c.first, t.last = c.last;
+    t.is_bad = a.flags[c.q.s.n];
+    t.blocks = t.is_bad ? 0 : cdiv(t.last - t.first, KEYS);
+    const int last = (lesser(t.first_pair + ROWS, c.q.pairs) - 1) / (int)p.group;
+    t.all_begin = narrowed(paged_low(&p, &c.q.s, last));
+    t.all_end = lesser(narrowed(paged_high(&p, &c.q.s, t.first_pair / (int)p.group)), t.last);
+    return t;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS + FETCHERS, 1) latent(const __grid_constant__ paged_arguments a) {
     extern __shared__ __align__(1024) u8 memory[];
 #if OVERLAP
     launch_dependents();
 #endif
     const paged_problem &p = a.p;
+    const u32 base = shared_address(memory);
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); /* so that descriptors are in uniform registers */
+    if (threadIdx.x == 0) {
+        for (int n = 0; n < 4; n++) {
+            mbarrier_init(base + FULL_AT + n * 8, FETCHERS);
+            mbarrier_init(base + EMPTY_AT + n * 8, 4);
+        }
+        mbarrier_fence_init();
+    }
     unit_cursor c = first_unit<ROWS>(p, (int *)memory);
     __syncthreads();
 #if OVERLAP
     wait_for_previous();
 #endif
     if (a.flags[p.sequences]) return;
+    if (group == 2) {
+        setmaxnreg_dec<FETCHER_REGS>();
+        u32 parity[2] = {0, 0};
 #pragma unroll 1
-    while (c.left > 0) {
-        tile t;
-        t.q = &c.q;
-        t.first_pair = c.tile * ROWS;
-        t.first = c.first, t.last = c.last;
-        t.is_bad = a.flags[c.q.s.n];
-        const int last = (lesser(t.first_pair + ROWS, c.q.pairs) - 1) / (int)p.group;
-        t.all_begin = narrowed(paged_low(&p, &c.q.s, last));
-        t.all_end = lesser(narrowed(paged_high(&p, &c.q.s, t.first_pair / (int)p.group)), t.last);
-        attend(a, t, c.split, memory);
-        next_unit<ROWS>(p, c);
+        for (; c.left > 0; next_unit<ROWS>(p, c)) fetch(p, tile_of(a, c), base, parity);
+        return;
     }
+    setmaxnreg_inc<OTHER_REGS>();
+    u32 parity = 0;
+#pragma unroll 1
+    for (; c.left > 0; next_unit<ROWS>(p, c)) attend(a, tile_of(a, c), c.split, memory, group, parity);
 }
