@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sequences with at most FEW pairs of a row and a head of a KV head: their keys are split, by the sequence's own
- * length alone. A unit is a split, a KV head and a tile of ROWS pairs. Neighbouring CTAs have the KV heads of the
+ * length alone. A unit is a split, a KV head and a tile of ROWS pairs. Neighbouring workers have the KV heads of the
  * same keys, so that a page of all heads is read by all of them at the same time, or two tiles of one head, so that
- * keys are read once from memory. The units of a CTA lie one after the other, sequence by sequence; each CTA has as
- * many of them, found from the lengths when it starts.
+ * keys are read once from memory. The units of a worker lie one after the other, sequence by sequence; workers have as
+ * many keys each, but for a unit, found from the lengths when they start.
  *
  *   FEW     PAGED_FEW
  *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_SPLITS, PAGED_LEAST_KEYS
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
- *   TILES_TOGETHER  1 = neighbouring CTAs have two tiles, not the KV heads; 0
+ *   TILES_TOGETHER  1 = neighbouring workers have two tiles, not the KV heads; 0
  */
 #ifndef EJKI_PAGED_CUDA_FEW_CUH
 #define EJKI_PAGED_CUDA_FEW_CUH
@@ -61,25 +61,31 @@ DEVICE paged_size part_of(const paged_arguments &a, const few_sequence &q, int r
 
 /* ---- Units ------------------------------------------------------------------------------------------ */
 
-/* A unit, and which units of the CTA follow. */
+/* A unit, and how much of the worker's share follows: workers are CTAs, or warps. */
 struct unit_cursor {
     few_sequence q;
-    int left;                           /* units, this one included; 0: the end */
+    i64 left;                           /* of the share, this unit included; 0 or less: the end */
     int own;                            /* number among the sequence's */
-    int first_head, heads;              /* of the CTA */
-    int first_tile, tiles;              /* of the CTA is every so manyth tile from the first on */
+    int first_head, heads;              /* of the worker */
+    int first_tile, tiles;              /* of the worker is every so manyth tile from the first on */
     int tile, head, split, first, last; /* keys of the split */
 };
 
-/* CTAs that have the same keys at the same time. */
-template <int tile> DEVICE int together_of(const paged_problem &p) {
-    if (TILES_TOGETHER) return p.group % (2 * tile) == 0 && gridDim.x % 2 == 0 ? 2 : 1;
-    return gridDim.x % (u32)p.kv_heads == 0 ? (int)p.kv_heads : 1;
+/* Workers that have the same keys at the same time. */
+template <int tile> DEVICE int together_of(const paged_problem &p, int workers) {
+    if (TILES_TOGETHER) return p.group % (2 * tile) == 0 && workers % 2 == 0 ? 2 : 1;
+    return workers % (int)p.kv_heads == 0 ? (int)p.kv_heads : 1;
 }
 
-/* Units of a sequence that are of such CTAs. */
+/* Units of a sequence that are of such workers, and what each counts for. */
 DEVICE int units_of(const few_sequence &q, const unit_cursor &c) {
     return q.splits * (TILES_TOGETHER ? (u32)q.tiles / (u32)c.tiles : q.tiles) * c.heads;
+}
+DEVICE int weight_of(const few_sequence &q) {
+    return cdiv(q.each, PAGED_SPLIT_STEP);
+}
+DEVICE i64 weights_of(const few_sequence &q, const unit_cursor &c) {
+    return (i64)units_of(q, c) * weight_of(q);
 }
 
 template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
@@ -87,7 +93,7 @@ template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
         c.own -= units_of(c.q, c);
         c.q = few_of<tile>(p, c.q.s.n + 1);
     }
-    if (c.left == 0) return;
+    if (c.left <= 0) return;
     const int tiles = TILES_TOGETHER ? c.q.tiles / c.tiles : c.q.tiles;
     c.tile = c.own % tiles * c.tiles + c.first_tile;
     c.head = c.first_head + c.own / tiles % c.heads;
@@ -97,52 +103,64 @@ template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
 }
 
 template <int tile> DEVICE void next_unit(const paged_problem &p, unit_cursor &c) {
-    c.left--;
+    c.left -= weight_of(c.q);
     c.own++;
     settle<tile>(p, c);
 }
 
-/* The CTA's first unit. A thread adds up neighbouring sequences; `sums` in shared memory has
- * room for 33 more than threads, and is free after a barrier. */
-template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, int *sums) {
+/* Where share n of `count` begins. */
+DEVICE i64 share_begin(i64 all, int n, int count) {
+    if (all >> 32 != 0) return all / count * n + lesser((i64)n, all % count);
+    const u32 each = (u32)all / (u32)count, rest = (u32)all % (u32)count; /* faster by far than in 64 bits */
+    return (i64)each * n + lesser(n, (int)rest);
+}
+
+/* A worker's first unit: those that begin in its share are its own. A thread adds up neighbouring sequences; `sums` in
+ * shared memory has room for 33 more than threads, and is free after a barrier. */
+template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *sums, int worker, int workers) {
     const int count = (int)paged_count(&p), each = cdiv(count, blockDim.x), lane = threadIdx.x % 32;
-    const int together = together_of<tile>(p), part = blockIdx.x % together;
+    const int together = together_of<tile>(p, workers), part = worker % together;
     unit_cursor c = {};
     c.heads = TILES_TOGETHER ? (int)p.kv_heads : (int)p.kv_heads / together;
     c.first_head = TILES_TOGETHER ? 0 : part;
     c.tiles = TILES_TOGETHER ? together : 1;
     c.first_tile = TILES_TOGETHER ? part : 0;
-    int sum = 0;
+    i64 sum = 0;
     for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++)
-        sum += units_of(few_of<tile>(p, n), c);
-    int before = sum;
+        sum += weights_of(few_of<tile>(p, n), c);
+    i64 before = sum;
     for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(~0u, before, step);
+        const i64 other = __shfl_up_sync(~0u, before, step);
         if (lane >= step) before += other;
     }
-    int *warp_sums = sums + blockDim.x + 1;
+    i64 *warp_sums = sums + blockDim.x + 1;
     if (lane == 31) warp_sums[threadIdx.x / 32] = before;
     __syncthreads();
     for (int w = 0; w < (int)threadIdx.x / 32; w++) before += warp_sums[w];
     sums[threadIdx.x + 1] = before;
     if (threadIdx.x == 0) sums[0] = 0;
     __syncthreads();
-    const int all = sums[blockDim.x];
-    const int own = blockIdx.x / together, others = gridDim.x / together;
-    const int each_cta = all / others, rest = all % others; /* in 64 bits, division would take as long as a block */
-    c.own = each_cta * own + lesser(own, rest);
-    c.left = each_cta + (own < rest);
-    if (c.left == 0) return c;
+    const i64 all = sums[blockDim.x];
+    const int own = worker / together, others = workers / together;
+    const i64 begin = share_begin(all, own, others);
+    c.left = share_begin(all, own + 1, others) - begin;
+    if (c.left <= 0) return c;
     int low = 0, high = blockDim.x;
     while (high - low > 1) {
         const int middle = (low + high) / 2;
-        if (sums[middle] <= c.own)
+        if (sums[middle] <= begin)
             low = middle;
         else
             high = middle;
     }
-    c.own -= sums[low];
+    i64 rest = begin - sums[low];
     c.q = few_of<tile>(p, low * each);
+    while (rest >= weights_of(c.q, c)) {
+        rest -= weights_of(c.q, c);
+        c.q = few_of<tile>(p, c.q.s.n + 1);
+    }
+    c.own = (int)((rest + weight_of(c.q) - 1) / weight_of(c.q));
+    c.left -= (i64)c.own * weight_of(c.q) - rest;
     settle<tile>(p, c);
     return c;
 }

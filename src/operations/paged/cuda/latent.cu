@@ -491,7 +491,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + FETCHERS, 1) latent(const
         }
         mbarrier_fence_init();
     }
-    unit_cursor c = first_unit<ROWS>(p, (int *)memory);
+    unit_cursor c = first_unit<ROWS>(p, (i64 *)memory, blockIdx.x, gridDim.x);
     __syncthreads();
 #if OVERLAP
     wait_for_previous();
