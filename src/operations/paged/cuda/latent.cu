@@ -449,13 +449,11 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
     if (t.blocks > 0) {
         keep_queries(p, t, shared_address(memory));
         named_barrier_sync(BOTH, THREADS);
-        if (group == 0) attend_block(p, t, 0, unit, memory, group, parity, rows, out);
 #pragma unroll 1
-        for (int n = 2 - group; n < t.blocks; n += 2) {
-            follow_block(memory, group, rows, out);
-            attend_block(p, t, n, unit, memory, group, parity, rows, out);
+        for (int n = group - 1; n < t.blocks; n += 2) {
+            if (n >= 0) follow_block(memory, group, rows, out);
+            if (n + 1 < t.blocks) attend_block(p, t, n + 1, unit, memory, group, parity, rows, out);
         }
-        if ((t.blocks - 1 & 1) != group) follow_block(memory, group, rows, out);
     }
     const bool good = write_rows(a, t, split, unit, memory, group, rows, out);
     if (any_of_both(!good)) attend_carefully_to(a, t, split);
