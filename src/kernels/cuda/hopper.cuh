@@ -78,11 +78,14 @@ DEVICE u32 cluster_rank() {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* The address of a place in the memory of a CTA of the cluster, and four floats that lie there. */
+/* The address of a place in the memory of a CTA of the cluster; an mbarrier, and four floats that lie there. */
 DEVICE u32 address_at(u32 address, u32 rank) {
     u32 remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
     return remote;
+}
+DEVICE void mbarrier_arrive_at(u32 remote) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 DEVICE float4 load_four_at(u32 remote) {
     float4 x;
@@ -108,6 +111,13 @@ DEVICE void tma_load(u32 to, const tensor_map *map, u32 barrier, int c0, int c1,
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
+}
+/* To the same place in each CTA of the cluster whose bit is set, with its mbarrier there. */
+DEVICE void tma_load_to_all(u32 to, const tensor_map *map, u32 barrier, u16 ranks, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to),
+                 "l"(map), "r"(barrier), "h"(ranks), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
 DEVICE void tma_store(const tensor_map *map, u32 from, int c0, int c1, int c2, int c3) {

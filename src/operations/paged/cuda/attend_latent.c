@@ -2,12 +2,14 @@
 /* Attention to latents in pages on sm_90a: launches of look.cu, latent.cu and join.cu. */
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
+#include "device/cuda_driver.h"
 #include "operations/paged/cuda/addresses.h"
-#include "operations/paged/cuda/paged.cuh"
+#include "operations/paged/cuda/latent.cuh"
 
-enum { LOOK, ATTEND, JOIN };
+/* MAPPED takes the place of ATTEND where pages can be fetched by TMA and tensors begin where maps can. */
+enum { LOOK, ATTEND, JOIN, MAPPED };
 /* As latent.cu has them. */
-enum { ROWS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 1088 };
+enum { ROWS = 64, KEYS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 1088 };
 
 static int64_t few_rows(const paged_problem *p) {
     return PAGED_FEW_LATENT / p->group;
@@ -48,6 +50,48 @@ static bool are_latents(const paged_problem *p) {
            v->token == k->token && v->factor == k->factor;
 }
 
+/* Two tiles of heads of the same keys, which a cluster has. */
+static bool is_paired(const paged_problem *p) {
+    return p->group % (2 * ROWS) == 0;
+}
+
+static bool has_map(const paged_cache *c) {
+    return c->page > 0 && c->token > 0 && c->page % 8 == 0 && c->token % 8 == 0 &&
+           c->page < INT64_C(1) << 38 && c->token < INT64_C(1) << 38;
+}
+
+/* Whole pages, of which a block has whole ones or a part. */
+static bool can_be_mapped(const paged_problem *p) {
+    return p->page % 8 == 0 && (KEYS % p->page == 0 || p->page % KEYS == 0) && p->pages > 0 &&
+           p->slots == p->pages * p->page && has_map(&p->key) && has_map(&p->key_tail);
+}
+
+static bool is_mapped(const paged_problem *p) {
+    return can_be_mapped(p) && ((uintptr_t)p->key.data | (uintptr_t)p->key_tail.data) % 16 == 0;
+}
+
+static ejk_status map_of(const paged_problem *p, const paged_cache *c, int64_t dim,
+                         ejki_cuda_map *map) {
+    const int64_t sizes[] = {dim, p->page, 1, p->pages};
+    const int64_t strides[] = {2 * c->token, 2 * c->page, 2 * c->page};
+    const int32_t box[] = {64, (int32_t)ejki_min(p->page, KEYS), 1, 1};
+    ejki_cuda_tensor_map made;
+    EJKI_TRY(ejki_cuda_tensor_map_encode(c->data, (ejk_dtype)c->dtype, 4, sizes, strides, box, 128,
+                                         &made));
+    for (int i = 0; i < 16; i++) map->opaque[i] = made.opaque[i];
+    return EJK_OK;
+}
+
+/* The device's context is current: the driver wants one. */
+static ejk_status set_maps(const paged_problem *p, int32_t device, paged_latent_arguments *out) {
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed));
+    ejk_status status = map_of(p, &p->key, p->dim, &out->key_map);
+    if (status == EJK_OK) status = map_of(p, &p->key_tail, p->tail_dim, &out->tail_map);
+    ejki_cuda_leave(pushed);
+    return status;
+}
+
 static bool fits(const paged_problem *p) {
     const double pairs = (double)p->tokens * (double)p->heads;
     return pairs < (1 << 30) && part_bytes(p) < 1e12 && p->page <= (1 << 30) &&
@@ -77,6 +121,11 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&attend, "TAIL_DIM", p->tail_dim);
     ejki_cuda_add(&attend, "FOLDED", is_folded(p));
     ejki_cuda_add(&attend, "OVERLAP", 1);
+    ejki_cuda_constants mapped = attend;
+    ejki_cuda_add(&attend, "PAGES", 0);
+    ejki_cuda_add(&attend, "PAIR", 0);
+    ejki_cuda_add(&mapped, "PAGES", p->page);
+    ejki_cuda_add(&mapped, "PAIR", is_paired(p));
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "DIRECT", 1);
     ejki_cuda_add(&join, "LOOKS", 0);
@@ -87,6 +136,8 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&join, "OVERLAP", 1);
     ejki_cuda_want(&kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
     ejki_cuda_want(&kernels, ATTEND, "operations/paged/cuda/latent.cu", "latent", &attend);
+    if (can_be_mapped(p))
+        ejki_cuda_want(&kernels, MAPPED, "operations/paged/cuda/latent.cu", "latent", &mapped);
     ejki_cuda_want(&kernels, JOIN, "operations/paged/cuda/join.cu", "join", &join);
     launch->workspace_bytes = (size_t)flag_bytes(p) + (size_t)part_bytes(p);
     return ejki_cuda_ready_all(launch, &kernels);
@@ -99,27 +150,31 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(ejki_cuda_gpu(run->device, &gpu));
     float *const parts = (float *)(void *)((char *)run->workspace + flag_bytes(p));
     const int64_t rows = part_rows(p), tiles = p->tokens * p->group / ROWS + p->sequences;
-    paged_arguments a = {.p = *p,
-                         .flags = run->workspace,
-                         .parts = parts,
-                         .splits = most_splits(p),
-                         .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
-                         .rows_most = rows < p->tokens ? few_rows(p) : 0,
-                         .joiners = ejki_cdiv(p->group, PAGED_JOIN_THREADS / 32)};
+    const int64_t ctas = ejki_min(tiles * most_splits(p), gpu->multiprocessors);
+    const bool mapped = is_mapped(p);
+    paged_latent_arguments l = {
+        .all = {.p = *p,
+                .flags = run->workspace,
+                .parts = parts,
+                .splits = most_splits(p),
+                .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
+                .rows_most = rows < p->tokens ? few_rows(p) : 0,
+                .joiners = ejki_cdiv(p->group, PAGED_JOIN_THREADS / 32)}};
+    if (mapped) EJKI_TRY(set_maps(p, run->device, &l));
     const ejki_cuda_work look = {
         .slot = LOOK, .threads = PAGED_THREADS, .blocks = p->sequences + 1};
-    const ejki_cuda_work attend = {.slot = ATTEND,
+    const ejki_cuda_work attend = {.slot = mapped ? MAPPED : ATTEND,
                                    .threads = THREADS,
-                                   .blocks = ejki_min(tiles * most_splits(p), gpu->multiprocessors),
+                                   .blocks = is_paired(p) ? ctas / 2 * 2 : ctas,
                                    .shared_bytes = shared_bytes(p),
                                    .overlaps = true};
     const ejki_cuda_work join = {.slot = JOIN,
                                  .threads = PAGED_JOIN_THREADS,
-                                 .blocks = p->sequences * a.joiners + PAGED_CLEARING,
+                                 .blocks = p->sequences * l.all.joiners + PAGED_CLEARING,
                                  .overlaps = true};
-    EJKI_TRY(ejki_cuda_begin(run, &look, &a));
-    EJKI_TRY(ejki_cuda_begin(run, &attend, &a));
-    return ejki_cuda_begin(run, &join, &a);
+    EJKI_TRY(ejki_cuda_begin(run, &look, &l.all));
+    EJKI_TRY(ejki_cuda_begin(run, &attend, &l));
+    return ejki_cuda_begin(run, &join, &l.all);
 }
 
 EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .applicable = applicable,

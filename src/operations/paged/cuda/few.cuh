@@ -30,7 +30,7 @@ struct few_sequence {
     paged_sequence s;
     page_list pages;
     int pairs, tiles, each, splits;
-    int low, begin, end; /* keys that its rows see; the multiple of 16 that splits begin at */
+    int low, begin, end; /* keys that its rows see; the multiple of 64 that splits begin at */
 };
 
 /* Without splits where its rows see nothing. */
@@ -45,7 +45,7 @@ template <int tile> static __device__ __noinline__ few_sequence few_of(const pag
     if (q.pairs == 0) return q;
     const int most = lesser(room_of(p, q.pages), narrowed(q.s.keys));
     q.low = narrowed(paged_low(&p, &q.s, 0));
-    q.begin = q.low & ~15;
+    q.begin = q.low & ~63;
     q.end = lesser(narrowed(paged_high(&p, &q.s, q.s.rows - 1)), most);
     if (q.end <= q.low) return q;
     q.each = q.pairs <= FEW ? (int)paged_split_keys(q.end - q.begin, SPLITS, LEAST) : q.end - q.begin;

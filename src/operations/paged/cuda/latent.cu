@@ -2,16 +2,20 @@
 /*
  * Attention to latents in pages on sm_90a: keys of HEAD_DIM + TAIL_DIM components, of which the first HEAD_DIM are the
  * values, shared by all query heads. A CTA has a tile of 64 pairs of a row and a head, and of a sequence with few pairs
- * a split of its keys, in blocks of 64. A warpgroup fetches blocks by cp.async into two stages; the other two multiply.
+ * a split of its keys, in blocks of 64. A warpgroup fetches blocks into two stages, by TMA or by cp.async; the other two
+ * multiply.
  *
  * Each of these has every other block: its scores, its softmax and its stage; and half the columns of the sums, so that
  * it multiplies the weights of all blocks. Its own weights it has in registers, those of the other it gets through
  * shared memory, with what rows are scaled by. They take turns: while one multiplies its weights with its columns, the
  * other does that with its own and begins the scores of the next block. Half a stage is fetched again as soon as the
- * warpgroup whose columns it has is done with it.
+ * warpgroup whose columns it has is done with it. Two CTAs with two tiles of the same keys are a cluster: each fetches
+ * half of the columns for both.
  *
  *   ELEMENT, FOLDED, OVERLAP   as in decode.cu
  *   HEAD_DIM                   a multiple of 128, up to 512; TAIL_DIM one of 16, up to 64
+ *   PAGES                      rows of a page, where TMA fetches: a multiple of 8 that divides 64, or one of 64; else 0
+ *   PAIR                       1 = clusters of two CTAs, with PAGES
  */
 #define WARPS     8 /* that multiply */
 #define VALUE_DIM HEAD_DIM
@@ -24,6 +28,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "operations/paged/cuda/careful.cuh"
 #include "operations/paged/cuda/few.cuh"
+#include "operations/paged/cuda/latent.cuh"
 #include "operations/paged/cuda/rows.cuh"
 
 enum {
@@ -45,8 +50,11 @@ enum {
     FETCHER_REGS = 56,
     OTHER_REGS = 224,
     OWN_ROWS = KEYS / (FETCHERS / 8), /* of a block, that a thread fetches pieces of */
-    WEIGHTS_READY = 1, /* named barriers: of each warpgroup; of both */
+    WEIGHTS_READY = 1, /* named barriers: of each warpgroup; of both; of the threads of each */
     BOTH = 3,
+    OWN_THREADS = 4,
+    PAGE_ROWS = PAGES > 0 && PAGES < KEYS ? PAGES : KEYS, /* that a block has of a page */
+    PAGES_EACH = KEYS / PAGE_ROWS,
 };
 
 /* A CTA's view of a unit. */
@@ -120,6 +128,65 @@ DEVICE void keep_queries(const paged_problem &p, const tile &t, u32 to) {
 
 /* ---- Blocks of keys ------------------------------------------------------------------------------------- */
 
+#if PAGES
+/* The page of the lane's rows of a block; that behind the last, of which there are zeros, where none is to be read. */
+DEVICE int page_of_lane(const paged_problem &p, const tile &t, int first) {
+    const int key = first + threadIdx.x % 32 * PAGE_ROWS;
+    const bool is_seen = threadIdx.x % 32 < PAGES_EACH && key < t.last && key + PAGE_ROWS > t.q->low;
+    const paged_size page = is_seen ? entry_of(p, t.q->pages, key) : -1;
+    return page >= 0 && page < p.pages ? (int)page : (int)p.pages;
+}
+
+DEVICE void load(u32 to, const tensor_map *map, u32 barrier, int column, int row, int page) {
+#if PAIR
+    tma_load_to_all(to, map, barrier, 3, column, row, 0, page);
+#else
+    tma_load(to, map, barrier, column, row, 0, page);
+#endif
+}
+
+/* One warp: half of each stage, or both. */
+DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u32 (&parity)[2]) {
+    const int lane = threadIdx.x % 32, rank = PAIR ? (int)cluster_rank() : 0;
+    int next = page_of_lane(l.all.p, t, t.first);
+#pragma unroll 1
+    for (int n = 0; n < t.blocks; n++) {
+        const int stage = n & 1, key = t.first + n * KEYS, row = PAGES > KEYS ? key % PAGES : 0, page = next;
+        const u32 to = memory + TILE_BYTES + stage * TILE_BYTES + lane * PAGE_ROWS * 128;
+        next = page_of_lane(l.all.p, t, key + KEYS);
+#pragma unroll 1
+        for (int i = 0; i < 2; i++) {
+            const int half = stage ^ i, chunk = half * HALF_CHUNKS;
+            const u32 full = full_barrier(memory, stage, half);
+            mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
+            if (lane == 0) mbarrier_expect(full, (HALF_CHUNKS + (i == 0)) * CHUNK_BYTES);
+            __syncwarp();
+            if ((PAIR && rank != half) || lane >= PAGES_EACH) continue;
+#pragma unroll
+            for (int c = 0; c < HALF_CHUNKS; c++)
+                load(to + (chunk + c) * CHUNK_BYTES, &l.key_map, full, (chunk + c) * 64, row, page);
+            if (i == 0) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, 0, row, page);
+        }
+        parity[stage] ^= 1;
+    }
+}
+
+/* Rows of a stage that no row of the unit sees become 0, by one warpgroup: they may hold anything. */
+DEVICE void clear_hidden(const tile &t, int key, u32 memory, int group, u32 parity) {
+    mbarrier_wait(full_barrier(memory, group, 0), parity);
+    mbarrier_wait(full_barrier(memory, group, 1), parity);
+#pragma unroll 1
+    for (int row = threadIdx.x % 128 / 8; row < KEYS; row += 16) {
+        if (key + row >= t.q->low && key + row < t.last) continue;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            store_piece(row_at(memory + TILE_BYTES + group * TILE_BYTES, row) + c * CHUNK_BYTES,
+                        make_uint4(0, 0, 0, 0));
+    }
+    fence_proxy_async();
+    named_barrier_sync(OWN_THREADS + group, 128);
+}
+#else
 /* Pages of the thread's rows of a block: 32 bits of good entries. */
 DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int (&page)[OWN_ROWS]) {
 #pragma unroll
@@ -156,7 +223,8 @@ DEVICE void arrive_with_copies(u32 barrier, bool aligned) {
         mbarrier_arrive(barrier);
 }
 
-DEVICE void fetch(const paged_problem &p, const tile &t, u32 memory, u32 (&parity)[2]) {
+DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u32 (&parity)[2]) {
+    const paged_problem &p = l.all.p;
     const bool aligned = are_aligned(p.key.data, p.key_tail.data,
                                      p.key.page | p.key.token | p.key_tail.page | p.key_tail.token);
     int page[OWN_ROWS];
@@ -176,6 +244,7 @@ DEVICE void fetch(const paged_problem &p, const tile &t, u32 memory, u32 (&parit
         ask_for_pages(p, t, key + KEYS, page);
     }
 }
+#endif
 
 /* ---- Products ------------------------------------------------------------------------------------------- */
 
@@ -190,7 +259,7 @@ DEVICE void make_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
     const u32 other = (1 - group) * HALF_CHUNKS * CHUNK_BYTES;
     const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + stage, 16);
     mbarrier_wait(full_barrier(memory, group, group), parity);
-    fence_proxy_async();
+    if (!PAGES) fence_proxy_async();
     hold(z);
     wgmma_fence();
 #pragma unroll
@@ -205,7 +274,7 @@ DEVICE void make_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
     }
     wgmma_commit();
     mbarrier_wait(full_barrier(memory, group, 1 - group), parity);
-    fence_proxy_async();
+    if (!PAGES) fence_proxy_async();
     wgmma_fence();
 #pragma unroll
     for (int n = 0; n < HALF / 16; n++) {
@@ -227,7 +296,12 @@ DEVICE void finish_values(u32 memory, int stage, int group, float (&out)[HALF / 
     wgmma_commit();
     wgmma_wait<0>();
     hold(out);
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty_barrier(memory, stage, group));
+    const int lane = threadIdx.x % 32;
+    const u32 empty = empty_barrier(memory, stage, group);
+    if (PAIR && lane < 2)
+        mbarrier_arrive_at(address_at(empty, lane));
+    else if (!PAIR && lane == 0)
+        mbarrier_arrive(empty);
 }
 
 /* ---- Softmax -------------------------------------------------------------------------------------------- */
@@ -399,6 +473,10 @@ DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float uni
     u32 weights[16];
 #pragma unroll
     for (int i = 0; i < 32; i++) z[i] = 0;
+#if PAGES
+    const int key = t.first + n * KEYS;
+    if (key < t.q->low || key + KEYS > t.last) clear_hidden(t, key, base, group, parity);
+#endif
     make_scores(base, group, parity, z);
     parity ^= 1;
     make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
@@ -474,23 +552,26 @@ DEVICE tile tile_of(const paged_arguments &a, const unit_cursor &c) {
     return t;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + FETCHERS, 1) latent(const __grid_constant__ paged_arguments a) {
+extern "C" __global__ void __cluster_dims__(1 + PAIR, 1, 1) __launch_bounds__(THREADS + FETCHERS, 1)
+    latent(const __grid_constant__ paged_latent_arguments l) {
     extern __shared__ __align__(1024) u8 memory[];
 #if OVERLAP
     launch_dependents();
 #endif
+    const paged_arguments &a = l.all;
     const paged_problem &p = a.p;
     const u32 base = shared_address(memory);
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); /* so that descriptors are in uniform registers */
     if (threadIdx.x == 0) {
         for (int n = 0; n < 4; n++) {
-            mbarrier_init(base + FULL_AT + n * 8, FETCHERS);
-            mbarrier_init(base + EMPTY_AT + n * 8, 4);
+            mbarrier_init(base + FULL_AT + n * 8, PAGES ? 1 : FETCHERS);
+            mbarrier_init(base + EMPTY_AT + n * 8, 4 * (1 + PAIR));
         }
         mbarrier_fence_init();
     }
     unit_cursor c = first_unit<ROWS>(p, (i64 *)memory, blockIdx.x, gridDim.x);
     __syncthreads();
+    if (PAIR) cluster_sync();
 #if OVERLAP
     wait_for_previous();
 #endif
@@ -498,12 +579,15 @@ extern "C" __global__ void __launch_bounds__(THREADS + FETCHERS, 1) latent(const
     if (group == 2) {
         setmaxnreg_dec<FETCHER_REGS>();
         u32 parity[2] = {0, 0};
+        if (!PAGES || threadIdx.x / 32 == WARPS)
 #pragma unroll 1
-        for (; c.left > 0; next_unit<ROWS>(p, c)) fetch(p, tile_of(a, c), base, parity);
-        return;
+            for (; c.left > 0; next_unit<ROWS>(p, c)) fetch(l, tile_of(a, c), base, parity);
+    } else {
+        setmaxnreg_inc<OTHER_REGS>();
+        u32 parity = 0;
+#pragma unroll 1
+        for (; c.left > 0; next_unit<ROWS>(p, c)) attend(a, tile_of(a, c), c.split, memory, group, parity);
     }
-    setmaxnreg_inc<OTHER_REGS>();
-    u32 parity = 0;
-#pragma unroll 1
-    for (; c.left > 0; next_unit<ROWS>(p, c)) attend(a, tile_of(a, c), c.split, memory, group, parity);
+    __syncwarp();
+    if (PAIR) cluster_sync(); /* the other may still fetch for this one */
 }
