@@ -124,7 +124,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_constants mapped = attend;
     ejki_cuda_add(&attend, "PAGES", 0);
     ejki_cuda_add(&attend, "PAIR", 0);
-    ejki_cuda_add(&mapped, "PAGES", p->page);
+    ejki_cuda_add(&mapped, "PAGES", ejki_min(p->page, KEYS));
     ejki_cuda_add(&mapped, "PAIR", is_paired(p));
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "DIRECT", 1);
