@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A problem over pages as flash attention's kernels for sm_90a see it: packed sequences, whose keys are in pages. */
+/*
+ * A problem over pages as flash attention's kernels for sm_90a see it: packed sequences, whose keys are in pages. Where
+ * a sequence may have many tokens, they are launched twice: for those that do, with higher tiles, and for others.
+ */
 #include "operations/paged/cuda/prefill_sm90.h"
 
 #define FAR (INT64_C(1) << 61)
 
-static ejki_cuda_pages pages_of(const paged_problem *p) {
+/* Tokens: in high tiles 512 take a fifth longer than in low ones, and 4096 an eighth less. */
+enum { MANY = 1536, WIDE = 64 };
+
+enum { LOW, HIGH };
+
+static ejki_cuda_pages pages_of(const paged_problem *p, int tiles, bool has_both) {
     const bool lists = p->tables == PAGED_LISTS;
     const int64_t size = p->count.wide ? 8 : 4;
     return (ejki_cuda_pages){
@@ -19,6 +27,8 @@ static ejki_cuda_pages pages_of(const paged_problem *p) {
         .page = (int)p->page,
         .pages = (int)p->pages,
         .few = PAGED_FEW,
+        .least = tiles == HIGH ? MANY + 1 : 0,
+        .many = tiles == LOW && has_both ? MANY : INT32_MAX,
         .table_is_i64 = p->table.wide,
         .lists_are_i64 = p->lists.wide,
         .lens_are_i64 = p->lens.wide,
@@ -69,6 +79,13 @@ static ejki_flash_problem flash_of(const paged_problem *p) {
     };
 }
 
+/* Are high tiles better than low ones for some sequence that there may be? */
+static bool has_both(const paged_problem *p, const ejki_flash_problem *flash) {
+    const ejki_cuda_pages pages = pages_of(p, HIGH, true);
+    return p->tokens > MANY && (p->dim > WIDE || p->value_dim > WIDE) &&
+           ejki_sm90_takes_pages(flash, &pages);
+}
+
 /* Sequences of their own rows and tables, whole pages, and no options that flash attention does not have. */
 bool ejki_paged_cuda_takes_sm90(const paged_problem *p, int32_t device) {
     const ejk_gpu_info *gpu;
@@ -80,26 +97,52 @@ bool ejki_paged_cuda_takes_sm90(const paged_problem *p, int32_t device) {
         (p->sink_count > 0 && p->sink_dtype != p->query.dtype) || (float)p->scale <= 0)
         return false;
     const ejki_flash_problem flash = flash_of(p);
-    const ejki_cuda_pages pages = pages_of(p);
+    const ejki_cuda_pages pages = pages_of(p, LOW, false);
     return ejki_sm90_takes_pages(&flash, &pages);
 }
 
 void ejki_paged_cuda_want_sm90(const paged_problem *p, int32_t slot, ejki_cuda_kernels *kernels) {
     const ejki_flash_problem flash = flash_of(p);
-    const ejki_cuda_pages pages = pages_of(p);
-    ejki_sm90_want_pages(&flash, &pages, slot, kernels);
+    const bool both = has_both(p, &flash);
+    for (int tiles = LOW; tiles <= (both ? HIGH : LOW); tiles++) {
+        const ejki_cuda_pages pages = pages_of(p, tiles, both);
+        ejki_sm90_want_pages(&flash, &pages, slot + tiles * EJKI_SM90_PAGES_SLOTS, kernels);
+    }
+}
+
+/* Of one of the launches, a multiple of 256. */
+static ejk_status bytes_of(const ejki_flash_problem *flash, const ejki_cuda_pages *pages,
+                           int32_t device, int64_t *out) {
+    EJKI_TRY(ejki_sm90_pages_bytes(flash, pages, device, out));
+    *out = ejki_round_up(*out, 256);
+    return EJK_OK;
 }
 
 ejk_status ejki_paged_cuda_sm90_bytes(const paged_problem *p, int32_t device, int64_t *out) {
     const ejki_flash_problem flash = flash_of(p);
-    EJKI_TRY(ejki_sm90_pages_bytes(&flash, device, out));
-    *out = ejki_round_up(*out, 256);
+    const bool both = has_both(p, &flash);
+    *out = 0;
+    for (int tiles = LOW; tiles <= (both ? HIGH : LOW); tiles++) {
+        const ejki_cuda_pages pages = pages_of(p, tiles, both);
+        int64_t bytes;
+        EJKI_TRY(bytes_of(&flash, &pages, device, &bytes));
+        *out += bytes;
+    }
     return EJK_OK;
 }
 
 ejk_status ejki_paged_cuda_begin_sm90(const ejk_run *run, const paged_problem *p, int32_t slot,
                                       void *workspace) {
     const ejki_flash_problem flash = flash_of(p);
-    const ejki_cuda_pages pages = pages_of(p);
-    return ejki_sm90_begin_pages(run, &flash, &pages, slot, workspace);
+    const bool both = has_both(p, &flash);
+    char *own = workspace;
+    for (int tiles = both ? HIGH : LOW; tiles >= LOW; tiles--) { /* the longest first */
+        const ejki_cuda_pages pages = pages_of(p, tiles, both);
+        int64_t bytes;
+        EJKI_TRY(bytes_of(&flash, &pages, run->device, &bytes));
+        EJKI_TRY(ejki_sm90_begin_pages(run, &flash, &pages, slot + tiles * EJKI_SM90_PAGES_SLOTS,
+                                       own));
+        own += bytes;
+    }
+    return EJK_OK;
 }

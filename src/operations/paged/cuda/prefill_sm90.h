@@ -8,7 +8,7 @@
 
 /* From shapes, strides and the GPU. */
 bool ejki_paged_cuda_takes_sm90(const paged_problem *p, int32_t device);
-/* In EJKI_SM90_PAGES_SLOTS slots; what it needs of a workspace, a multiple of 256. */
+/* In twice EJKI_SM90_PAGES_SLOTS slots; what it needs of a workspace, a multiple of 256. */
 void ejki_paged_cuda_want_sm90(const paged_problem *p, int32_t slot, ejki_cuda_kernels *kernels);
 ejk_status ejki_paged_cuda_sm90_bytes(const paged_problem *p, int32_t device, int64_t *out);
 /* Sequences of more than PAGED_FEW pairs of a row and a head; does not look at what is wrong. */

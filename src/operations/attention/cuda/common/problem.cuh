@@ -45,13 +45,14 @@ typedef struct ejki_cuda_visibility {
  * Keys in pages of a cache, for sm90/forward.cu compiled with PAGES: sequence n has lens[n] of them, of which key t
  * lies at row t mod page of the page that entry t / page of its table names. Its table begins at entry n * step or, if
  * there are lists, at lists[n], and ends at lists[n + 1]. All of it is untrusted. Sequences of at most `few` rows of a
- * KV head are left to others; those from *count on, if that is given, are none.
+ * KV head, and those of fewer than `least` or more than `many` tokens are left to others; those from *count on, if that
+ * is given, are none.
  */
 typedef struct ejki_cuda_pages {
     const void *table, *lists, *lens, *count; /* 32 or, as said below, 64 bits */
     long long step, key_page, value_page; /* strides of a page in elements */
     int entries;                          /* of a table, or of all lists */
-    int page, pages, few;
+    int page, pages, few, least, many;
     int table_is_i64, lists_are_i64, lens_are_i64, count_is_i64;
 } ejki_cuda_pages;
 

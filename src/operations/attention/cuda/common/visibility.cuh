@@ -62,7 +62,8 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
 #if PAGES
     keys = n < p.batch ? paged_keys(p.pages, n) : 0;
     key = 0;
-    if (n == p.batch || queries * p.group <= p.pages.few || !is_paged(p.pages, n)) queries = 0;
+    const bool is_own = queries * p.group > p.pages.few && queries >= p.pages.least && queries <= p.pages.many;
+    if (n == p.batch || !is_own || !is_paged(p.pages, n)) queries = 0;
 #endif
     s.known = queries;
     s.keys = keys;

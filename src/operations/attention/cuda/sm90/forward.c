@@ -370,10 +370,11 @@ static ejk_status run(const ejk_run *r) {
 
 enum { MOST_SEQUENCES = 511 }; /* that scheduler.cuh sorts */
 
-/* A warp looks pages up, which takes registers. */
-static tiling pages_tiling(const ejki_flash_problem *p) {
-    static const int64_t of_tiles[] = {128, 128, 8, 2};
-    tiling t = tiling_of(p, of_tiles);
+/* Long sequences have higher tiles, of which short ones would fill too little. A warp looks pages up, which takes
+ * registers. */
+static tiling pages_tiling(const ejki_flash_problem *p, const ejki_cuda_pages *pages) {
+    static const int64_t low[] = {128, 128, 8, 2}, high[] = {192, 64, 12, 3};
+    tiling t = tiling_of(p, pages->least > 0 ? high : low);
     t.producer_regs += 16;
     t.consumer_regs -= 8;
     return t;
@@ -390,7 +391,7 @@ bool ejki_sm90_takes_pages(const ejki_flash_problem *p, const ejki_cuda_pages *p
         p->head_dim > MOST_DIM || p->value_dim > MOST_DIM || !takes_cap(p) || p->keys <= 0 ||
         p->query_heads <= 0 || p->batch <= 0 || p->batch > MOST_SEQUENCES || pages->pages <= 0)
         return false;
-    const tiling t = pages_tiling(p);
+    const tiling t = pages_tiling(p, pages);
     return is_divided(pages->page, t.keys) && t.keys / 8 <= 32 && t.consumer_regs >= 24 &&
            has_map(&p->query, 1, p->queries, p->query_heads) &&
            has_map(&key, pages->pages, pages->page, p->kv_heads) &&
@@ -400,12 +401,13 @@ bool ejki_sm90_takes_pages(const ejki_flash_problem *p, const ejki_cuda_pages *p
 
 void ejki_sm90_want_pages(const ejki_flash_problem *p, const ejki_cuda_pages *pages, int32_t slot,
                           ejki_cuda_kernels *kernels) {
-    const tiling t = pages_tiling(p);
+    const tiling t = pages_tiling(p, pages);
     want(p, &t, pages->page, slot, kernels);
 }
 
-ejk_status ejki_sm90_pages_bytes(const ejki_flash_problem *p, int32_t device, int64_t *out) {
-    const tiling t = pages_tiling(p);
+ejk_status ejki_sm90_pages_bytes(const ejki_flash_problem *p, const ejki_cuda_pages *pages,
+                                 int32_t device, int64_t *out) {
+    const tiling t = pages_tiling(p, pages);
     int64_t blocks;
     EJKI_TRY(blocks_of(p, &t, device, &blocks));
     *out = blocks * EJKI_CUDA_NONFINITE_WORDS * (int64_t)sizeof(unsigned);
@@ -414,7 +416,7 @@ ejk_status ejki_sm90_pages_bytes(const ejki_flash_problem *p, int32_t device, in
 
 ejk_status ejki_sm90_begin_pages(const ejk_run *run, const ejki_flash_problem *p,
                                  const ejki_cuda_pages *pages, int32_t slot, void *workspace) {
-    return begin(run, p, pages_tiling(p), pages, slot, workspace);
+    return begin(run, p, pages_tiling(p, pages), pages, slot, workspace);
 }
 
 static const ejk_parameter parameters[] = {
