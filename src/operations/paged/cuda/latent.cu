@@ -2,14 +2,14 @@
 /*
  * Attention to latents in pages on sm_90a: keys of HEAD_DIM + TAIL_DIM components, of which the first HEAD_DIM are the
  * values, shared by all query heads. A CTA has a tile of 64 pairs of a row and a head, and of a sequence with few pairs
- * a split of its keys, in blocks of 64. A warpgroup fetches blocks into two stages, by TMA or by cp.async; the other two
- * multiply.
+ * a split of its keys, in blocks of 64. A warpgroup fetches blocks into two stages, by TMA or by cp.async; the other
+ * two multiply.
  *
  * Each of these has every other block: its scores, its softmax and its stage; and half the columns of the sums, so that
  * it multiplies the weights of all blocks. Its own weights it has in registers, those of the other it gets through
  * shared memory, with what rows are scaled by. They take turns: while one makes weights, the other begins the scores of
- * the next block. Half a stage is fetched again as soon as the warpgroup whose columns it has is done with it. Two CTAs with two tiles of the same keys are a cluster: each fetches
- * half of the columns for both.
+ * the next block. Half a stage is fetched again as soon as the warpgroup whose columns it has is done with it. Two CTAs
+ * with two tiles of the same keys are a cluster: each fetches half of the columns for both.
  *
  *   ELEMENT, FOLDED, OVERLAP   as in decode.cu
  *   HEAD_DIM                   a multiple of 128, up to 512; TAIL_DIM one of 16, up to 64
@@ -24,225 +24,15 @@
 #define OTHERS    1
 #define TILES_TOGETHER 1
 
-#include "kernels/cuda/hopper.cuh"
 #include "operations/paged/cuda/careful.cuh"
-#include "operations/paged/cuda/few.cuh"
-#include "operations/paged/cuda/latent.cuh"
+#include "operations/paged/cuda/latent_fetch.cuh"
 #include "operations/paged/cuda/rows.cuh"
-
-enum {
-    ROWS = 64,
-    KEYS = 64,
-    DEPTH = HEAD_DIM + TAIL_DIM,
-    HEAD_CHUNKS = HEAD_DIM / 64,
-    HALF_CHUNKS = HEAD_CHUNKS / 2,
-    CHUNKS = cdiv(DEPTH, 64),
-    CHUNK_BYTES = 64 * 128, /* 64 rows of 64 columns */
-    TILE_BYTES = CHUNKS * CHUNK_BYTES,
-    HALF = HEAD_DIM / 2, /* columns of a warpgroup */
-    WEIGHTS_AT = 3 * TILE_BYTES,
-    ENDS_AT = WEIGHTS_AT + CHUNK_BYTES, /* maxima and scales of the last block, [ROWS][2] */
-    SUMS_AT = ENDS_AT + ROWS * 8,       /* [2][ROWS] */
-    FULL_AT = SUMS_AT + 2 * ROWS * 4,   /* mbarriers [stage][half] */
-    EMPTY_AT = FULL_AT + 4 * 8,
-    FETCHERS = 128,
-    FETCHER_REGS = 56,
-    OTHER_REGS = 224,
-    OWN_ROWS = KEYS / (FETCHERS / 8), /* of a block, that a thread fetches pieces of */
-    WEIGHTS_READY = 1, /* named barriers: of each warpgroup; of both; of the threads of each */
-    BOTH = 3,
-    OWN_THREADS = 4,
-    PAGES_EACH = PAGES > 0 ? KEYS / PAGES : 0,
-};
-
-/* A CTA's view of a unit. */
-struct tile {
-    const few_sequence *q;
-    int first_pair, first, last; /* keys */
-    int all_begin, all_end;      /* keys that all rows see */
-    int blocks;
-    bool is_bad;
-};
 
 /* A lane's two rows, the second being eight on. What weights are relative to, `max`, rises by 8 in log 2 at least. */
 struct lane_rows {
     float max[2], sum[2]; /* of blocks of this warpgroup */
     int low[2], high[2], r[2], h[2];
 };
-
-DEVICE u32 full_barrier(u32 memory, int stage, int half) {
-    return memory + FULL_AT + (2 * stage + half) * 8;
-}
-DEVICE u32 empty_barrier(u32 memory, int stage, int half) {
-    return memory + EMPTY_AT + (2 * stage + half) * 8;
-}
-
-/* ---- Rows to shared memory ------------------------------------------------------------------------------ */
-
-/* Pieces of this thread in `count` chunks of a row. */
-template <int count> DEVICE void copy_chunks(u32 to, const u16 *from, bool there, bool aligned) {
-    if (aligned) {
-#pragma unroll
-        for (int c = 0; c < count; c++) copy_piece(to + c * CHUNK_BYTES, from + c * 64, there);
-        return;
-    }
-#pragma unroll 1
-    for (int n = 0; n < count * 8; n++)
-        asm volatile("st.shared.b16 [%0], %1;" ::"r"(to + n / 8 * CHUNK_BYTES + n % 8 * 2),
-                     "h"(there ? from[n / 8 * 64 + n % 8] : (u16)0)
-                     : "memory");
-}
-
-DEVICE void copy_tail(u32 to, const u16 *from, bool there, bool aligned) {
-    if (threadIdx.x % 8 * 8 < TAIL_DIM) copy_chunks<1>(to + HEAD_CHUNKS * CHUNK_BYTES, from, there, aligned);
-}
-
-/* Where the thread's first piece of a row lies. */
-DEVICE u32 row_at(u32 tile, int row) {
-    return tile + row * 128 + ((threadIdx.x % 8 ^ (row & 7)) << 4);
-}
-
-DEVICE bool are_aligned(const void *data, const void *tail, paged_size strides) {
-    return (((u64)data >> 1 | (u64)tail >> 1 | (u64)strides) & 7) == 0 && (((u64)data | (u64)tail) & 1) == 0;
-}
-
-DEVICE void keep_queries(const paged_problem &p, const tile &t, u32 to) {
-    const paged_rows &a = p.query, &b = p.query_tail;
-    const bool aligned = are_aligned(a.data, b.data, a.token | a.head | b.token | b.head);
-#pragma unroll 1
-    for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
-        const bool there = t.first_pair + row < t.q->pairs;
-        const int pair = there ? t.first_pair + row : t.first_pair, h = pair % (int)p.group;
-        const paged_size token = t.q->s.begin + pair / (int)p.group;
-        const u16 *head = (const u16 *)a.data + paged_row_at(&p, &a, token, h) + threadIdx.x % 8 * 8;
-        const u16 *tail = (const u16 *)b.data + paged_row_at(&p, &b, token, h) + threadIdx.x % 8 * 8;
-        copy_chunks<HEAD_CHUNKS>(row_at(to, row), head, there, aligned);
-        copy_tail(row_at(to, row), tail, there, aligned);
-    }
-    cp_async_commit();
-    cp_async_wait<0>();
-    fence_proxy_async();
-}
-
-/* ---- Blocks of keys ------------------------------------------------------------------------------------- */
-
-#if PAGES
-/* The page of the lane's rows of a block; that behind the last, of which there are zeros, where none is to be read. */
-DEVICE int page_of_lane(const paged_problem &p, const tile &t, int first) {
-    const int key = first + threadIdx.x % 32 * PAGES;
-    const bool is_seen = threadIdx.x % 32 < PAGES_EACH && key < t.last && key + PAGES > t.q->low;
-    const paged_size page = is_seen ? entry_of(p, t.q->pages, key) : -1;
-    return page >= 0 && page < p.pages ? (int)page : (int)p.pages;
-}
-
-DEVICE void load(u32 to, const tensor_map *map, u32 barrier, int column, int row, int page) {
-#if PAIR
-    tma_load_to_all(to, map, barrier, 3, column, row, 0, page);
-#else
-    tma_load(to, map, barrier, column, row, 0, page);
-#endif
-}
-
-/* One warp: half of each stage, or both. */
-DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u32 (&parity)[2]) {
-    const int lane = threadIdx.x % 32, rank = PAIR ? (int)cluster_rank() : 0;
-    int next = page_of_lane(l.all.p, t, t.first);
-#pragma unroll 1
-    for (int n = 0; n < t.blocks; n++) {
-        const int stage = n & 1, key = t.first + n * KEYS, row = (u32)key % (u32)l.all.p.page, page = next;
-        const u32 to = memory + TILE_BYTES + stage * TILE_BYTES + lane * PAGES * 128;
-        next = page_of_lane(l.all.p, t, key + KEYS);
-#pragma unroll 1
-        for (int i = 0; i < 2; i++) {
-            const int half = stage ^ i, chunk = half * HALF_CHUNKS;
-            const u32 full = full_barrier(memory, stage, half);
-            mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
-            if (lane == 0) mbarrier_expect(full, (HALF_CHUNKS + (i == 0)) * CHUNK_BYTES);
-            __syncwarp();
-            if ((PAIR && rank != half) || lane >= PAGES_EACH) continue;
-#pragma unroll
-            for (int c = 0; c < HALF_CHUNKS; c++)
-                load(to + (chunk + c) * CHUNK_BYTES, &l.key_map, full, (chunk + c) * 64, row, page);
-            if (i == 0) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, 0, row, page);
-        }
-        parity[stage] ^= 1;
-    }
-}
-
-/* Rows of a stage that no row of the unit sees become 0, by one warpgroup: they may hold anything. */
-DEVICE void clear_hidden(const tile &t, int key, u32 memory, int group, u32 parity) {
-    mbarrier_wait(full_barrier(memory, group, 0), parity);
-    mbarrier_wait(full_barrier(memory, group, 1), parity);
-#pragma unroll 1
-    for (int row = threadIdx.x % 128 / 8; row < KEYS; row += 16) {
-        if (key + row >= t.q->low && key + row < t.last) continue;
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            store_piece(row_at(memory + TILE_BYTES + group * TILE_BYTES, row) + c * CHUNK_BYTES,
-                        make_uint4(0, 0, 0, 0));
-    }
-    fence_proxy_async();
-    named_barrier_sync(OWN_THREADS + group, 128);
-}
-#else
-/* Pages of the thread's rows of a block: 32 bits of good entries. */
-DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int (&page)[OWN_ROWS]) {
-#pragma unroll
-    for (int n = 0; n < OWN_ROWS; n++) {
-        const int key = first + threadIdx.x % FETCHERS / 8 + n * (FETCHERS / 8);
-        page[n] = key >= t.q->low && key < t.last ? (int)entry_of(p, t.q->pages, key) : -1;
-    }
-}
-
-/* Columns of a half and, in a stage's own half, the tail. */
-DEVICE void fetch_half(const paged_problem &p, int key, u32 stage, int half, bool has_tail, bool aligned,
-                       const int (&page)[OWN_ROWS]) {
-    const int piece = threadIdx.x % 8 * 8;
-#pragma unroll
-    for (int n = 0; n < OWN_ROWS; n++) {
-        const int own = threadIdx.x % FETCHERS / 8 + n * (FETCHERS / 8), row = (int)((u32)(key + own) % (u32)p.page);
-        const bool there = is_in_cache(p, page[n], row);
-        const paged_size at = there ? row : 0, number = there ? page[n] : 0;
-        copy_chunks<HALF_CHUNKS>(row_at(stage, own) + half * HALF_CHUNKS * CHUNK_BYTES,
-                                 (const u16 *)p.key.data + number * p.key.page + at * p.key.token + piece + half * HALF,
-                                 there, aligned);
-        if (has_tail)
-            copy_tail(row_at(stage, own),
-                      (const u16 *)p.key_tail.data + number * p.key_tail.page + at * p.key_tail.token + piece, there,
-                      aligned);
-    }
-}
-
-/* Arrives once what this thread has copied is there. */
-DEVICE void arrive_with_copies(u32 barrier, bool aligned) {
-    if (aligned)
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-    else
-        mbarrier_arrive(barrier);
-}
-
-DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u32 (&parity)[2]) {
-    const paged_problem &p = l.all.p;
-    const bool aligned = are_aligned(p.key.data, p.key_tail.data,
-                                     p.key.page | p.key.token | p.key_tail.page | p.key_tail.token);
-    int page[OWN_ROWS];
-    ask_for_pages(p, t, t.first, page);
-#pragma unroll 1
-    for (int n = 0; n < t.blocks; n++) {
-        const int stage = n & 1, key = t.first + n * KEYS;
-        const u32 to = memory + TILE_BYTES + stage * TILE_BYTES;
-#pragma unroll 1
-        for (int i = 0; i < 2; i++) {
-            const int half = stage ^ i;
-            mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
-            fetch_half(p, key, to, half, i == 0, aligned, page);
-            arrive_with_copies(full_barrier(memory, stage, half), aligned);
-        }
-        parity[stage] ^= 1;
-        ask_for_pages(p, t, key + KEYS, page);
-    }
-}
-#endif
 
 /* ---- Products ------------------------------------------------------------------------------------------- */
 

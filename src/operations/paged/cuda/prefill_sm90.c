@@ -140,8 +140,8 @@ ejk_status ejki_paged_cuda_begin_sm90(const ejk_run *run, const paged_problem *p
         const ejki_cuda_pages pages = pages_of(p, tiles, both);
         int64_t bytes;
         EJKI_TRY(bytes_of(&flash, &pages, run->device, &bytes));
-        EJKI_TRY(ejki_sm90_begin_pages(run, &flash, &pages, slot + tiles * EJKI_SM90_PAGES_SLOTS,
-                                       own));
+        EJKI_TRY(
+            ejki_sm90_begin_pages(run, &flash, &pages, slot + tiles * EJKI_SM90_PAGES_SLOTS, own));
         own += bytes;
     }
     return EJK_OK;
