@@ -85,7 +85,7 @@ DEVICE u32 address_at(u32 address, u32 rank) {
     return remote;
 }
 DEVICE void mbarrier_arrive_at(u32 remote) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
 DEVICE float4 load_four_at(u32 remote) {
     float4 x;

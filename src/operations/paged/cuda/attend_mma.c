@@ -13,14 +13,7 @@
 
 enum { LOOK, PREFILL, DECODE, JOIN, LOOKING_JOIN, SM90 };
 /* As the kernels have them. */
-enum {
-    KEYS = 16,
-    MOST_DIM = 256,
-    RING_BYTES = 98304,
-    PREFILL_WARPS = 4,
-    DECODE_WARPS = 4,
-    SUMS_BYTES = (DECODE_WARPS * 32 + 33) * 8
-};
+enum { KEYS = 16, MOST_DIM = 256, RING_BYTES = 98304, PREFILL_WARPS = 4, DECODE_WARPS = 4 };
 
 typedef struct tiling {
     int64_t warps, stages, halves, resident, decode_bytes, decode_blocks;
@@ -50,6 +43,9 @@ static bool is_plain(const paged_problem *p) {
 static bool is_folded(const paged_problem *p) {
     return (float)p->scale > 0 && p->cap <= 0 && !p->has_alibi && !p->has_bias;
 }
+
+/* CTAs of so many units at least come in waves, as SMs do not all read equally fast. */
+enum { WAVE_UNITS = 6, MOST_WAVES = 4 };
 
 /* ---- Sizes ------------------------------------------------------------------------------------------ */
 
@@ -96,18 +92,22 @@ static int64_t stage_bytes(const paged_problem *p) {
     return KEYS * (ejki_round_up(p->dim, 128) + ejki_round_up(p->value_dim, 128)) + scales;
 }
 
-/* So that every SM has as much under way: four warps in each of two CTAs, or fewer with longer rings. */
-static void tile_decode(const paged_problem *p, int64_t room, int64_t units, int64_t sms,
-                        tiling *t) {
+static void tile_decode(const paged_problem *p, int64_t room, tiling *t) {
     const int64_t stage = stage_bytes(p);
+    int64_t left;
     t->halves = p->group > 8 || p->tokens > p->sequences ? 2 : 1;
-    t->warps = units > 4 * sms ? DECODE_WARPS : 2;
-    t->resident = units > 4 * sms ? 2 : 1;
-    const int64_t own = t->resident == 2 ? RING_BYTES : room;
-    while (t->warps > 1 && t->warps * stage * 2 > own) t->warps /= 2;
-    t->stages = ejki_max(1, ejki_min(ejki_min(own, room) / (t->warps * stage), 8));
-    t->decode_bytes = ejki_max(t->warps * t->stages * stage, SUMS_BYTES);
-    if (t->resident * (t->decode_bytes + 1024) > room + 1024) t->resident = 1;
+    t->warps = DECODE_WARPS;
+    for (;; t->warps /= 2) { /* the same for either: bits depend on it */
+        left = t->warps * 8 * 2 * (p->value_dim + 2) * (int64_t)sizeof(float);
+        t->stages = ejki_min(RING_BYTES, room - left) / (t->warps * stage);
+        if (t->stages >= 2 || t->warps == 1) break;
+    }
+    left = left / 2 * t->halves;
+    t->stages = ejki_min(RING_BYTES, room - left) / (t->warps * stage);
+    t->stages = ejki_max(1, ejki_min(t->stages, 8));
+    t->decode_bytes = t->warps * t->stages * stage + left;
+    /* Two together, with the KiB that the system takes of each, where one leaves room. */
+    t->resident = 2 * (t->decode_bytes + 1024) <= room + 1024 ? 2 : 1;
 }
 
 static void tile_prefill(const paged_problem *p, int64_t room, tiling *t) {
@@ -127,14 +127,14 @@ static ejk_status tiling_of(const paged_problem *p, int32_t device, tiling *t) {
     const ejk_gpu_info *gpu;
     EJKI_TRY(ejki_cuda_gpu(device, &gpu));
     const int64_t most = gpu->shared_bytes > 0 ? gpu->shared_bytes : EJKI_CUDA_SHARED_BYTES;
+    tile_decode(p, most, t);
+    tile_prefill(p, most - STATIC_BYTES, t);
     const int64_t units = p->sequences * p->kv_heads * most_splits(p);
     const int64_t sms = gpu->multiprocessors > 0 ? gpu->multiprocessors : 128;
-    tile_decode(p, most, units, sms, t);
-    tile_prefill(p, most - STATIC_BYTES, t);
-    const int64_t wanted = ejki_max(ejki_cdiv(units, t->warps), 1);
-    t->decode_blocks = may_decode(p) ? ejki_min(sms * t->resident, wanted) : 0;
-    if (t->decode_blocks > p->kv_heads && t->warps % p->kv_heads != 0)
-        t->decode_blocks -= t->decode_blocks % p->kv_heads;
+    const int64_t together = sms * t->resident;
+    const int64_t waves = ejki_max(1, ejki_min(units / (together * WAVE_UNITS), MOST_WAVES));
+    t->decode_blocks = may_decode(p) ? ejki_min(together * waves, ejki_max(units, 1)) : 0;
+    if (t->decode_blocks > p->kv_heads) t->decode_blocks -= t->decode_blocks % p->kv_heads;
     t->overlap = gpu->capability >= 90;
     t->sm90_bytes = 0;
     if (may_prefill(p) && is_plain(p) && ejki_paged_cuda_takes_sm90(p, device))

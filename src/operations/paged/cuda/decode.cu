@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sequences of few rows over pages, on tensor cores from sm_80 up, so that memory bandwidth is the limit. A warp goes
- * through its units (few.cuh) by itself, in blocks of 16 keys, and neighbouring warps have the KV heads of the same
- * keys. What is left are parts in float32, which join.cu joins in order. The kernel does not wait for look.cu: it reads
+ * Sequences of few rows over pages, on tensor cores from sm_80 up, so that memory bandwidth is the limit. A CTA goes
+ * through its units (few.cuh); of a unit each warp has every WARPS-th block of 16 keys, and the CTA joins its warps.
+ * What is left are parts in float32, which join.cu joins in order. The kernel does not wait for look.cu: it reads
  * nothing outside tensors, and join.cu knows which sequences are wrong.
  *
  *   ELEMENT                of queries and caches
@@ -93,34 +93,40 @@ DEVICE void mask_scores(const paged_problem &p, const unit_cursor &c, const few_
 
 /* ---- A unit --------------------------------------------------------------------------------------------- */
 
-/* Rows to a part; false if it has what is not a finite number. */
-DEVICE bool write_part(const paged_arguments &a, const unit_cursor &c, const few_rows &rows,
-                       const float (&out)[WIDTH][4]) {
-    const int lane = threadIdx.x % 32;
+/* Joins the warps to a part; false if it has what is not a finite number. */
+DEVICE bool gather(const paged_arguments &a, const unit_cursor &c, float value_factor, const float *memory) {
+    const paged_problem &p = a.p;
+    const float *ends = memory + WARPS * ROWS * VALUE_DIM;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     bool good = true;
+#pragma unroll 1
+    for (int row = warp; row < lesser(ROWS, c.q.pairs - c.tile * ROWS); row += WARPS) {
+        const int pair = c.tile * ROWS + row, h = c.head * (int)p.group + pair % (int)p.group;
+        const paged_size part = part_of(a, c.q, pair / (int)p.group, h, c.split);
+        float max = NEG_INF, sum = 0, scale[WARPS];
 #pragma unroll
-    for (int half = 0; half < HALVES; half++) {
-        const float max = larger_of_lanes(rows.max[half], 4), sum = sum_of_lanes(rows.sum[half], 4);
-        const float scale = power_of_2(rows.base[half] - (max == NEG_INF ? 0 : max));
-        if (c.tile * ROWS + lane / 4 + 8 * half >= c.q.pairs) continue;
-        const paged_size part = part_of(a, c.q, rows.row[half], rows.h[half], c.split);
-        if (lane % 4 == 0) *(float2 *)(a.ends + part * 2) = make_float2(max * LOG_2, sum * scale);
+        for (int w = 0; w < WARPS; w++) max = fmaxf(max, ends[2 * (w * ROWS + row)]);
+        const float base = max == NEG_INF ? 0 : max;
 #pragma unroll
-        for (int h = 0; h < WIDTH / 8; h++)
+        for (int w = 0; w < WARPS; w++) {
+            scale[w] = power_of_2(ends[2 * (w * ROWS + row)] - base);
+            sum += scale[w] * ends[2 * (w * ROWS + row) + 1];
+            scale[w] *= value_factor;
+        }
 #pragma unroll
-            for (int k = 0; k < 2; k++)
+        for (int d = lane * 4; d < VALUE_DIM; d += 128) {
+            float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
-                for (int e = 0; e < 8; e += 4) {
-                    const int n = 8 * h + e, i = 2 * half + k;
-                    float x[4];
-#pragma unroll
-                    for (int m = 0; m < 4; m++) {
-                        x[m] = out[n + m][i] * scale * rows.value_factor;
-                        good = good && fabsf(x[m]) < INFINITY;
-                    }
-                    *(float4 *)(a.parts + part * VALUE_DIM + 64 * h + 8 * (lane % 4 * 2 + k) + e) =
-                        make_float4(x[0], x[1], x[2], x[3]);
-                }
+            for (int w = 0; w < WARPS; w++) {
+                const float4 x = *(const float4 *)(memory + (w * ROWS + row) * VALUE_DIM + d);
+                out.x += scale[w] * x.x, out.y += scale[w] * x.y;
+                out.z += scale[w] * x.z, out.w += scale[w] * x.w;
+            }
+            const float least = fmaxf(fmaxf(fabsf(out.x), fabsf(out.y)), fmaxf(fabsf(out.z), fabsf(out.w)));
+            good = good && least < INFINITY && out.x + out.y + out.z + out.w == out.x + out.y + out.z + out.w;
+            *(float4 *)(a.parts + part * VALUE_DIM + d) = out;
+        }
+        if (lane == 0) *(float2 *)(a.ends + part * 2) = make_float2(max * LOG_2, sum);
     }
     return good;
 }
@@ -129,7 +135,7 @@ DEVICE void attend_unit_carefully(const paged_arguments &a, const unit_cursor &c
     const paged_problem &p = a.p;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int pair = c.tile * ROWS; pair < lesser(c.q.pairs, c.tile * ROWS + ROWS); pair++) {
+    for (int pair = c.tile * ROWS + threadIdx.x / 32; pair < lesser(c.q.pairs, c.tile * ROWS + ROWS); pair += WARPS) {
         const int r = pair / (int)p.group, h = c.head * (int)p.group + pair % (int)p.group;
         const paged_size part = part_of(a, c.q, r, h, c.split);
         careful_row row;
@@ -148,12 +154,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
     const paged_problem &p = a.p;
     const int warp = threadIdx.x / 32;
     const u32 ring = shared_address(memory) + warp * STAGES * RING_STAGE_BYTES;
+    float *const left = (float *)(memory + WARPS * STAGES * RING_STAGE_BYTES);
     const bool aligned = is_aligned(p.key) && is_aligned(p.value);
-    unit_cursor c = first_unit<ROWS>(p, (i64 *)memory, blockIdx.x * WARPS + warp, gridDim.x * WARPS);
+    unit_cursor c = first_unit<ROWS>(p, (i64 *)left, blockIdx.x, gridDim.x);
     __syncthreads();
     fetcher f;
     f.unit = c;
-    f.key = c.first;
+    f.key = c.first + KEYS * warp;
     f.turn = 31; /* asks */
     find_block(p, f);
 #pragma unroll 1
@@ -170,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
         const int all_begin = narrowed(paged_low(&p, &c.q.s, last_row / (int)p.group));
         const int all_end = lesser(narrowed(paged_high(&p, &c.q.s, c.tile * ROWS / (int)p.group)), c.last);
 #pragma unroll 1
-        for (int j0 = c.first; j0 < c.last; j0 += KEYS) {
+        for (int j0 = c.first + KEYS * warp; j0 < c.last; j0 += KEYS * WARPS) {
             pieces x;
             float z[2][4], key_scales[4], value_scales[4];
             cp_async_wait<STAGES - 1>();
@@ -190,8 +197,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
             add_values(z, x, out);
             stage = stage == ring + (STAGES - 1) * RING_STAGE_BYTES ? ring : stage + RING_STAGE_BYTES;
         }
-        const bool good = write_part(a, c, rows, out) && (rows.seen & 0x80808080) == 0;
-        if (__any_sync(~0u, !good)) attend_unit_carefully(a, c);
+        leave(left, rows, rows.base, out);
+        __syncthreads();
+        const bool good = gather(a, c, rows.value_factor, left) && (rows.seen & 0x80808080) == 0;
+        if (__syncthreads_or(!good)) attend_unit_carefully(a, c);
         next_unit<ROWS>(p, c);
     }
     cp_async_wait<0>();

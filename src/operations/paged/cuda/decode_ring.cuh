@@ -20,17 +20,17 @@ struct fetcher {
 };
 
 DEVICE void ask_for_pages(const paged_problem &p, fetcher &f) {
-    const int lane = threadIdx.x % 32, key = f.key + (WHOLE ? lane * KEYS : lane % KEYS);
+    const int lane = threadIdx.x % 32, key = f.key + (WHOLE ? lane * KEYS * WARPS : lane % KEYS);
     f.entry = f.unit.left > 0 && key < f.unit.last ? entry_of(p, f.unit.q.pages, key) : -1;
     f.turn = 0;
 }
 
-/* Goes on to the unit's next block or, if it has none, to the first of the next unit. */
+/* Goes on to the unit's next block of this warp or, if it has none, to one of a later unit. */
 DEVICE void find_block(const paged_problem &p, fetcher &f) {
     bool asks = !WHOLE || ++f.turn == 32;
     while (f.unit.left > 0 && f.key >= f.unit.last) {
         next_unit<ROWS>(p, f.unit);
-        f.key = f.unit.first;
+        f.key = f.unit.first + KEYS * (threadIdx.x / 32);
         asks = true;
     }
     if (asks) ask_for_pages(p, f);
@@ -136,7 +136,7 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
             fetch_rows<VALUE_DIM>(p.value, aligned, head, page, row, value_at);
         }
         if (SCALED == 2) fetch_scales(p, head, page, row, stage + RING_BYTES);
-        f.key += KEYS;
+        f.key += KEYS * WARPS;
         find_block(p, f);
     }
     cp_async_commit();
