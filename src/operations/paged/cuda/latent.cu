@@ -7,9 +7,10 @@
  *
  * Each of these has every other block: its scores, its softmax and its stage; and half the columns of the sums, so that
  * it multiplies the weights of all blocks. Its own weights it has in registers, those of the other it gets through
- * shared memory, with what rows are scaled by. They take turns: while one makes weights, the other begins the scores of
- * the next block. Half a stage is fetched again as soon as the warpgroup whose columns it has is done with it. Two CTAs
- * with two tiles of the same keys are a cluster: each fetches half of the columns for both.
+ * shared memory, with what rows are scaled by. They take turns: while one multiplies its weights with its columns, the
+ * other does that with its own and begins the scores of the next block. Half a stage is fetched again as soon as the
+ * warpgroup whose columns it has is done with it. Two CTAs with two tiles of the same keys are a cluster: each fetches
+ * half of the columns for both.
  *
  *   ELEMENT, FOLDED, OVERLAP   as in decode.cu
  *   HEAD_DIM                   a multiple of 128, up to 512; TAIL_DIM one of 16, up to 64
@@ -41,10 +42,11 @@ DEVICE u64 moved(u64 operand, u32 bytes) {
     return (operand & ~0ull << 32) | ((u32)operand + (bytes >> 4));
 }
 
-/* Begins scores of the warpgroup's block: its own half of the columns and the tail. */
-DEVICE void begin_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
-    const u32 first = group * HALF_CHUNKS * CHUNK_BYTES;
-    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + TILE_BYTES + group * TILE_BYTES, 16);
+/* Scores of the warpgroup's block, half after half as they come, its own first. */
+DEVICE void make_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
+    const u32 stage = TILE_BYTES + group * TILE_BYTES, own = group * HALF_CHUNKS * CHUNK_BYTES;
+    const u32 other = (1 - group) * HALF_CHUNKS * CHUNK_BYTES;
+    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + stage, 16);
     mbarrier_wait(full_barrier(memory, group, group), parity);
     if (!PAGES) fence_proxy_async();
     hold(z);
@@ -52,7 +54,7 @@ DEVICE void begin_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
 #pragma unroll
     for (int n = 0; n < HALF / 16; n++) {
         const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
-        wgmma<64>::ss<0, 0>(z, moved(q, first + at), moved(k, first + at), n != 0);
+        wgmma<64>::ss<0, 0>(z, moved(q, own + at), moved(k, own + at), n != 0);
     }
 #pragma unroll
     for (int n = 0; n < TAIL_DIM / 16; n++) {
@@ -60,21 +62,17 @@ DEVICE void begin_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
         wgmma<64>::ss<0, 0>(z, moved(q, at), moved(k, at), 1);
     }
     wgmma_commit();
-}
-
-/* The other half. */
-DEVICE void continue_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
-    const u32 first = (1 - group) * HALF_CHUNKS * CHUNK_BYTES;
-    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + TILE_BYTES + group * TILE_BYTES, 16);
     mbarrier_wait(full_barrier(memory, group, 1 - group), parity);
     if (!PAGES) fence_proxy_async();
     wgmma_fence();
 #pragma unroll
     for (int n = 0; n < HALF / 16; n++) {
         const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
-        wgmma<64>::ss<0, 0>(z, moved(q, first + at), moved(k, first + at), 1);
+        wgmma<64>::ss<0, 0>(z, moved(q, other + at), moved(k, other + at), 1);
     }
     wgmma_commit();
+    wgmma_wait<0>();
+    hold(z);
 }
 
 /* A stage's columns of the warpgroup, as the right operand. */
@@ -82,8 +80,11 @@ DEVICE u64 values_of(u32 memory, int stage, int group) {
     return smem_descriptor(memory + TILE_BYTES + stage * TILE_BYTES + group * HALF_CHUNKS * CHUNK_BYTES, CHUNK_BYTES);
 }
 
-/* Lets a stage's half be fetched again, once products with it are there. */
-DEVICE void release_values(u32 memory, int stage, int group) {
+/* Waits for products, and lets the stage's half be fetched again. */
+DEVICE void finish_values(u32 memory, int stage, int group, float (&out)[HALF / 2]) {
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold(out);
     const int lane = threadIdx.x % 32;
     const u32 empty = empty_barrier(memory, stage, group);
     if (PAIR && lane < 2)
@@ -253,8 +254,36 @@ DEVICE bool any_of_both(bool one) {
     return any;
 }
 
-/* Begins sums of a block of the other, once its weights are there. */
-DEVICE void begin_other_sums(u8 *memory, int group, lane_rows &rows, float (&out)[HALF / 2]) {
+/* Scores, weights and sums of a block of this warpgroup. */
+DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float unit, u8 *memory, int group, u32 &parity,
+                         lane_rows &rows, float (&out)[HALF / 2]) {
+    const u32 base = shared_address(memory);
+    float z[32], scale[2];
+    u32 weights[16];
+#pragma unroll
+    for (int i = 0; i < 32; i++) z[i] = 0;
+#if PAGES
+    const int key = t.first + n * KEYS;
+    if (key < t.q->low || key + KEYS > t.last) clear_hidden(t, key, base, group, parity);
+#endif
+    make_scores(base, group, parity, z);
+    parity ^= 1;
+    make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
+#pragma unroll
+    for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
+    hand_over(memory, group, rows, weights, scale);
+    rescale(out, scale);
+    const u64 values = values_of(base, group, group);
+    hold(weights);
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++) wgmma<HALF>::template rs<1>(out, weights + 4 * i, moved(values, i * 2048), 1);
+    finish_values(base, group, group, out);
+}
+
+/* Sums of a block of the other. */
+DEVICE void follow_block(u8 *memory, int group, lane_rows &rows, float (&out)[HALF / 2]) {
     const u32 base = shared_address(memory);
     float scale[2];
     named_barrier_sync(WEIGHTS_READY + 1 - group, THREADS);
@@ -272,51 +301,7 @@ DEVICE void begin_other_sums(u8 *memory, int group, lane_rows &rows, float (&out
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++)
         wgmma<HALF>::template ss<0, 1>(out, moved(weights, i * 32), moved(values, i * 2048), 1);
-    wgmma_commit();
-}
-
-/*
- * A block of this warpgroup and, if `follows`, sums of the one before, which go between the two halves of the scores:
- * so the stage of that block is let go soon, and the products of scores have begun when its weights come.
- */
-template <bool follows>
-DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float unit, u8 *memory, int group, u32 &parity,
-                         lane_rows &rows, float (&out)[HALF / 2]) {
-    const u32 base = shared_address(memory);
-    float z[32], scale[2];
-    u32 weights[16];
-#pragma unroll
-    for (int i = 0; i < 32; i++) z[i] = 0;
-#if PAGES
-    const int key = t.first + n * KEYS;
-    if (key < t.q->low || key + KEYS > t.last) clear_hidden(t, key, base, group, parity);
-#endif
-    begin_scores(base, group, parity, z);
-    if (follows) begin_other_sums(memory, group, rows, out);
-    continue_scores(base, group, parity, z);
-    parity ^= 1;
-    if (follows) {
-        wgmma_wait<1>();
-        hold(out);
-        release_values(base, 1 - group, group);
-    }
-    wgmma_wait<0>();
-    hold(z);
-    make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
-#pragma unroll
-    for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
-    hand_over(memory, group, rows, weights, scale);
-    rescale(out, scale);
-    const u64 values = values_of(base, group, group);
-    hold(weights);
-    hold(out);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < KEYS / 16; i++) wgmma<HALF>::template rs<1>(out, weights + 4 * i, moved(values, i * 2048), 1);
-    wgmma_commit();
-    wgmma_wait<0>();
-    hold(out);
-    release_values(base, group, group);
+    finish_values(base, 1 - group, group, out);
 }
 
 DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memory, int group, u32 &parity) {
@@ -331,15 +316,10 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
     if (t.blocks > 0) {
         keep_queries(p, t, shared_address(memory));
         named_barrier_sync(BOTH, THREADS);
-        if (group == 0) attend_block<false>(p, t, 0, unit, memory, group, parity, rows, out);
 #pragma unroll 1
-        for (int n = 2 - group; n < t.blocks; n += 2)
-            attend_block<true>(p, t, n, unit, memory, group, parity, rows, out);
-        if ((t.blocks - 1 & 1) != group) {
-            begin_other_sums(memory, group, rows, out);
-            wgmma_wait<0>();
-            hold(out);
-            release_values(shared_address(memory), 1 - group, group);
+        for (int n = group - 1; n < t.blocks; n += 2) {
+            if (n >= 0) follow_block(memory, group, rows, out);
+            if (n + 1 < t.blocks) attend_block(p, t, n + 1, unit, memory, group, parity, rows, out);
         }
     }
     const bool good = write_rows(a, t, split, unit, memory, group, rows, out);
