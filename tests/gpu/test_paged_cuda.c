@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over pages on a GPU, longer than cases of the conformance harness can be: latents of 128 heads and of keys in
+ * several parts, prompts that take high tiles, decoding of many keys; beside the CPU's kernels, and over and over with the
+ * same bits. Answers 77 where there is no GPU.
+ */
+#include "support/call_results.h"
+#include "support/element.h"
+#include "support/gpu_call.h"
+#include "support/gpu_driver.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPEATS = 5, MOST_SEQUENCES = 8, MOST_TENSORS = 16 };
+
+/* Sequences that have `rows` new tokens each, the last of `keys` keys. */
+struct shape {
+    const char *name;
+    ejk_dtype dtype;
+    int64_t page, heads, kv_heads, dim, sequences, keys[MOST_SEQUENCES], rows[MOST_SEQUENCES];
+};
+static const struct shape latents[] = {
+    {"latents of 128 heads", EJK_DTYPE_BF16, 64, 128, 1, 512, 4, {4096, 9000, 70, 1}, {1, 1, 1, 1}},
+    {"latents of 128 heads, pages of 16", EJK_DTYPE_BF16, 16, 128, 1, 512, 2, {5000, 2047}, {3, 1}},
+    {"latents of 128 heads", EJK_DTYPE_F16, 64, 128, 1, 512, 2, {4200, 2100}, {1, 2}},
+    {"latents of 16 heads", EJK_DTYPE_BF16, 64, 16, 1, 512, 3, {8192, 4096, 33}, {1, 1, 4}},
+};
+static const struct shape paged[] = {
+    {"prompts", EJK_DTYPE_BF16, 16, 8, 2, 128, 3, {2100, 2600, 300}, {2100, 1700, 300}},
+    {"prompts", EJK_DTYPE_F16, 64, 8, 2, 128, 2, {1600, 1537}, {1600, 1537}},
+    {"prompts", EJK_DTYPE_BF16, 64, 4, 4, 64, 2, {2000, 2300}, {2000, 1600}},
+    {"decoding", EJK_DTYPE_BF16, 16, 32, 8, 128, 4, {8192, 17, 3000, 16384}, {1, 1, 1, 1}},
+    {"decoding", EJK_DTYPE_F16, 64, 32, 8, 128, 2, {9001, 5000}, {1, 2}},
+};
+
+struct trial {
+    ejk_context *context;
+    struct random random;
+    int64_t failures;
+    void *memory[MOST_TENSORS];
+    int used;
+};
+
+static void need(ejk_status status) {
+    if (status == EJK_OK) return;
+    printf("FAIL %s\n", ejk_last_error());
+    exit(EXIT_FAILURE);
+}
+
+static ejk_tensor tensor(struct trial *t, ejk_dtype dtype, int32_t rank, const int64_t *shape) {
+    ejk_tensor made = ejk_tensor_contiguous(NULL, dtype, rank, shape);
+    made.data = t->memory[t->used++] =
+        calloc((size_t)ejk_tensor_count(&made), ejk_dtype_size(dtype));
+    if (!made.data) exit(EXIT_FAILURE);
+    return made;
+}
+#define TENSOR(t, dtype, ...)                                                                      \
+    tensor(t, dtype, (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),                \
+           (const int64_t[]){__VA_ARGS__})
+
+static ejk_tensor filled(struct trial *t, ejk_tensor made, double size) {
+    for (int64_t i = 0; i < ejk_tensor_count(&made); i++)
+        element_store(made.dtype, made.data, i, size * random_normal(&t->random));
+    return made;
+}
+
+static int64_t most(const int64_t *list, int64_t count) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; i++) found = list[i] > found ? list[i] : found;
+    return found;
+}
+
+/* Lengths, and pages in random order; answers how many pages there are. */
+static int64_t lay_out(struct trial *t, const struct shape *s, ejk_tensor *lengths,
+                       ejk_tensor *starts, ejk_tensor *tables, int64_t columns) {
+    const int64_t pages = s->sequences * columns;
+    *lengths = TENSOR(t, EJK_DTYPE_I32, s->sequences);
+    *starts = TENSOR(t, EJK_DTYPE_I32, s->sequences + 1);
+    *tables = TENSOR(t, EJK_DTYPE_I32, s->sequences, columns);
+    int32_t *length = lengths->data, *start = starts->data, *table = tables->data;
+    for (int64_t n = 0; n < s->sequences; n++) {
+        length[n] = (int32_t)s->keys[n];
+        start[n + 1] = start[n] + (int32_t)s->rows[n];
+    }
+    for (int64_t i = 0; i < pages; i++) {
+        const int64_t other = random_int(&t->random, 0, i);
+        table[i] = table[other];
+        table[other] = (int32_t)i;
+    }
+    return pages;
+}
+
+/* Of each row and head; a wrong block of keys shows there, where it would be lost in a sum over all. */
+static void compare(struct trial *t, const struct shape *s, const ejk_tensor *got,
+                    const ejk_tensor *right) {
+    const int64_t width = s->dim, lines = ejk_tensor_count(right) / width;
+    double worst = 0;
+    for (int64_t line = 0; line < lines; line++) {
+        double error = 0, size = 0;
+        for (int64_t i = line * width; i < (line + 1) * width; i++) {
+            const double x = element_load(got->dtype, got->data, i);
+            const double y = element_load(right->dtype, right->data, i);
+            error += (x - y) * (x - y);
+            size += y * y;
+        }
+        const double part = sqrt(error / (size + 1e-30));
+        worst = part > worst || isnan(part) ? part : worst;
+    }
+    const bool good = worst < 0.02;
+    printf("%-4s %s %s: rows differ by %.2g at most\n", good ? "ok" : "FAIL", s->name,
+           ejk_dtype_name(s->dtype), worst);
+    t->failures += !good;
+}
+
+/* The call on the GPU, again and again, and on the CPU by `on_cpu`. */
+#define TRY(t, s, operation, args)                                                                 \
+    do {                                                                                           \
+        void *first = NULL;                                                                        \
+        for (int n = 0; n < REPEATS; n++) {                                                        \
+            void *got = on_gpu(t, &ejk_##operation##_kernel, &(args));                             \
+            const ejk_tensor *out = &((ejk_##operation##_args *)got)->out;                         \
+            if (!first) {                                                                          \
+                first = got;                                                                       \
+                continue;                                                                          \
+            }                                                                                      \
+            same(t, s, out, &((ejk_##operation##_args *)first)->out);                              \
+            call_free_results(&ejk_##operation##_args_record, got);                                \
+        }                                                                                          \
+        need(ejk_##operation((t)->context, &(args)));                                              \
+        compare(t, s, &((ejk_##operation##_args *)first)->out, &(args).out);                       \
+        call_free_results(&ejk_##operation##_args_record, first);                                  \
+    } while (0)
+
+static void *on_gpu(struct trial *t, const ejk_kernel *kernel, const void *args) {
+    struct gpu_call call;
+    char why[700] = "";
+    void *got = call_results(kernel->args, args);
+    gpu_call_open(&call, kernel->args, args, &t->random);
+    need(gpu_call_run(&call, t->context, kernel));
+    if (!gpu_call_take(&call, got, why, sizeof why)) {
+        printf("FAIL %s: %s\n", kernel->op_id, why);
+        t->failures++;
+    }
+    gpu_call_close(&call);
+    return got;
+}
+
+static void same(struct trial *t, const struct shape *s, const ejk_tensor *a, const ejk_tensor *b) {
+    if (memcmp(a->data, b->data, (size_t)ejk_tensor_count(a) * ejk_dtype_size(a->dtype)) == 0)
+        return;
+    printf("FAIL %s: other bits another time\n", s->name);
+    t->failures++;
+}
+
+static void free_all(struct trial *t) {
+    while (t->used > 0) free(t->memory[--t->used]);
+}
+
+static void try_latents(struct trial *t, const struct shape *s) {
+    enum { ROPE = 64 };
+    const int64_t columns = (most(s->keys, s->sequences) + s->page - 1) / s->page;
+    ejk_multi_latent_ragged_page_attention_args a = {.softmax_scale = ejk_float(0.06)};
+    ejk_tensor tables;
+    const int64_t pages = lay_out(t, s, &a.kv_lens, &a.query_start_loc, &tables, columns);
+    const int64_t rows = ((int32_t *)a.query_start_loc.data)[s->sequences], entries[] = {pages};
+    a.block_tables = ejk_tensor_contiguous(tables.data, EJK_DTYPE_I32, 1, entries);
+    a.distribution = TENSOR(t, EJK_DTYPE_I32, 3);
+    ((int32_t *)a.distribution.data)[2] = (int32_t)s->sequences;
+    a.queries_nope = filled(t, TENSOR(t, s->dtype, rows, s->heads, s->dim), 1);
+    a.queries_pe = filled(t, TENSOR(t, s->dtype, rows, s->heads, ROPE), 1);
+    a.keys_values = filled(t, TENSOR(t, s->dtype, rows, s->dim), 1);
+    a.keys_pe = filled(t, TENSOR(t, s->dtype, rows, ROPE), 1);
+    a.kv_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->dim + ROPE), 1);
+    a.out = TENSOR(t, s->dtype, rows, s->heads, s->dim);
+    TRY(t, s, multi_latent_ragged_page_attention, a);
+    free_all(t);
+}
+
+static void try_paged(struct trial *t, const struct shape *s) {
+    const int64_t columns = (most(s->keys, s->sequences) + s->page - 1) / s->page;
+    ejk_unified_attention_args a = {.softmax_scale = ejk_float(0.1)};
+    const int64_t pages = lay_out(t, s, &a.kv_lens, &a.query_start_loc, &a.block_tables, columns);
+    const int64_t rows = ((int32_t *)a.query_start_loc.data)[s->sequences];
+    a.query = filled(t, TENSOR(t, s->dtype, rows, s->heads, s->dim), 1);
+    a.key_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->kv_heads, s->dim), 1);
+    a.value_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->kv_heads, s->dim), 1);
+    a.out = TENSOR(t, s->dtype, rows, s->heads, s->dim);
+    TRY(t, s, unified_attention, a);
+    free_all(t);
+}
+
+int main(void) {
+    struct trial t = {.random = {.state = 20}};
+    if (!gpu_is_here()) return GPU_SKIPPED;
+    need(ejk_context_create(NULL, &t.context));
+    for (size_t i = 0; i < sizeof latents / sizeof *latents; i++) try_latents(&t, &latents[i]);
+    for (size_t i = 0; i < sizeof paged / sizeof *paged; i++) try_paged(&t, &paged[i]);
+    ejk_context_destroy(t.context);
+    return t.failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
