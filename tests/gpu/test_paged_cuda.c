@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over pages on a GPU, longer than cases of the conformance harness can be: latents of 128 heads and of keys in
- * several parts, prompts that take high tiles, decoding of many keys; beside the CPU's kernels, and over and over with the
- * same bits. Answers 77 where there is no GPU.
+ * Attention over pages on a GPU, longer than cases of the conformance harness can be: latents of 128 heads and of keys
+ * in several parts, prompts that take high tiles, decoding of many keys; beside the CPU's kernels, and over and over
+ * with the same bits. Answers 77 where there is no GPU.
  */
 #include "support/call_results.h"
 #include "support/element.h"
@@ -48,6 +48,11 @@ static void need(ejk_status status) {
     if (status == EJK_OK) return;
     printf("FAIL %s\n", ejk_last_error());
     exit(EXIT_FAILURE);
+}
+
+static void fail(struct trial *t, const struct shape *s, const char *why) {
+    printf("FAIL %s %s: %s\n", s->name, ejk_dtype_name(s->dtype), why);
+    t->failures++;
 }
 
 static ejk_tensor tensor(struct trial *t, ejk_dtype dtype, int32_t rank, const int64_t *shape) {
@@ -115,44 +120,31 @@ static void compare(struct trial *t, const struct shape *s, const ejk_tensor *go
     t->failures += !good;
 }
 
-/* The call on the GPU, again and again, and on the CPU by `on_cpu`. */
-#define TRY(t, s, operation, args)                                                                 \
-    do {                                                                                           \
-        void *first = NULL;                                                                        \
-        for (int n = 0; n < REPEATS; n++) {                                                        \
-            void *got = on_gpu(t, &ejk_##operation##_kernel, &(args));                             \
-            const ejk_tensor *out = &((ejk_##operation##_args *)got)->out;                         \
-            if (!first) {                                                                          \
-                first = got;                                                                       \
-                continue;                                                                          \
-            }                                                                                      \
-            same(t, s, out, &((ejk_##operation##_args *)first)->out);                              \
-            call_free_results(&ejk_##operation##_args_record, got);                                \
-        }                                                                                          \
-        need(ejk_##operation((t)->context, &(args)));                                              \
-        compare(t, s, &((ejk_##operation##_args *)first)->out, &(args).out);                       \
-        call_free_results(&ejk_##operation##_args_record, first);                                  \
-    } while (0)
-
-static void *on_gpu(struct trial *t, const ejk_kernel *kernel, const void *args) {
-    struct gpu_call call;
-    char why[700] = "";
-    void *got = call_results(kernel->args, args);
-    gpu_call_open(&call, kernel->args, args, &t->random);
-    need(gpu_call_run(&call, t->context, kernel));
-    if (!gpu_call_take(&call, got, why, sizeof why)) {
-        printf("FAIL %s: %s\n", kernel->op_id, why);
-        t->failures++;
-    }
-    gpu_call_close(&call);
-    return got;
+static size_t bytes_of(const ejk_tensor *t) {
+    return (size_t)ejk_tensor_count(t) * ejk_dtype_size(t->dtype);
 }
 
-static void same(struct trial *t, const struct shape *s, const ejk_tensor *a, const ejk_tensor *b) {
-    if (memcmp(a->data, b->data, (size_t)ejk_tensor_count(a) * ejk_dtype_size(a->dtype)) == 0)
-        return;
-    printf("FAIL %s: other bits another time\n", s->name);
-    t->failures++;
+/* On the GPU, again and again, and on the CPU. */
+static void try_call(struct trial *t, const struct shape *s, const ejk_kernel *kernel,
+                     const void *args) {
+    const ejk_field *field = ejk_record_find(kernel->args, "out", NULL);
+    void *got = call_results(kernel->args, args), *first = NULL;
+    const ejk_tensor *out = call_tensor(got, field);
+    struct gpu_call call;
+    char why[700] = "";
+    gpu_call_open(&call, kernel->args, args, &t->random);
+    for (int n = 0; n < REPEATS; n++) {
+        need(gpu_call_run(&call, t->context, kernel));
+        if (!gpu_call_take(&call, got, why, sizeof why)) fail(t, s, why);
+        if (!first && !(first = malloc(bytes_of(out)))) exit(EXIT_FAILURE);
+        if (n == 0) memcpy(first, out->data, bytes_of(out));
+        if (memcmp(first, out->data, bytes_of(out)) != 0) fail(t, s, "other bits another time");
+    }
+    gpu_call_close(&call);
+    need(ejk_call(t->context, kernel, args));
+    compare(t, s, out, call_tensor(args, field));
+    call_free_results(kernel->args, got);
+    free(first);
 }
 
 static void free_all(struct trial *t) {
@@ -175,7 +167,7 @@ static void try_latents(struct trial *t, const struct shape *s) {
     a.keys_pe = filled(t, TENSOR(t, s->dtype, rows, ROPE), 1);
     a.kv_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->dim + ROPE), 1);
     a.out = TENSOR(t, s->dtype, rows, s->heads, s->dim);
-    TRY(t, s, multi_latent_ragged_page_attention, a);
+    try_call(t, s, &ejk_multi_latent_ragged_page_attention_kernel, &a);
     free_all(t);
 }
 
@@ -188,7 +180,7 @@ static void try_paged(struct trial *t, const struct shape *s) {
     a.key_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->kv_heads, s->dim), 1);
     a.value_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->kv_heads, s->dim), 1);
     a.out = TENSOR(t, s->dtype, rows, s->heads, s->dim);
-    TRY(t, s, unified_attention, a);
+    try_call(t, s, &ejk_unified_attention_kernel, &a);
     free_all(t);
 }
 

@@ -70,7 +70,7 @@ static void add(struct gpu_call *c, const ejk_field *field, ejk_tensor *to, stru
     if (!t->image) abort();
     memset(t->image, FILL, t->bytes);
     view.data = t->image + t->start;
-    if (!t->is_result) need(ejk_tensor_copy(&t->here, &view));
+    if (ejk_field_is_input(field)) need(ejk_tensor_copy(&t->here, &view));
     void *there;
     need(ejk_device_allocate(0, t->bytes ? t->bytes : 1, &there));
     t->there = there;

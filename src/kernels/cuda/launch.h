@@ -106,7 +106,8 @@ bool ejki_cuda_is_wide(const ejki_cuda_rows *rows, const ejki_cuda_address *runs
 /* Tiles that a row is long: runs of all threads of a row. */
 int64_t ejki_cuda_rows_tiles(const ejki_cuda_rows *rows, bool wide);
 /*
- * Launch the wide variant if it can run: as many threads for each of `count` rows as it has lanes, or a block for each part of each of their tiles.
+ * Launch the wide variant if it can run: as many threads for each of `count` rows as it has lanes, or a block for
+ * each part of each of their tiles.
  */
 ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
                                 const ejki_cuda_address *runs, size_t run_count, void *argument);

@@ -5,7 +5,7 @@
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
 enum { SUMS = EJKI_CUDA_ROW_SLOTS, THREADS = 256, MOST_HELD = 4, COLUMNS = 32 };
-/* Rows whose gradients of the weight one team adds up: at least, and so that there are not more parts of the sum than. */
+/* Rows whose gradients of the weight one team adds up, at least; and parts of that sum, at most. */
 enum { LEAST_ROWS = 16, MOST_PARTS = 32768 };
 
 static const char text[] = "operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gated_rms_norm and its gradients: TEAM threads take a group of a row, each of them runs of VECTOR elements that lie TEAM
- * runs apart. Up to HELD runs stay in registers; with 0 they are read twice. In gradients a team takes `each` rows and adds
- * up the weight's, which meet in `sums` and are added up in an order of their own. WIDE: all runs lie at multiples of
- * their size; bits do not depend on it.
+ * gated_rms_norm and its gradients: TEAM threads take a group of a row, each of them runs of VECTOR elements that lie
+ * TEAM runs apart. Up to HELD runs stay in registers; with 0 they are read twice. In gradients a team takes `each` rows
+ * and adds up the weight's, which meet in `sums` and are added up in an order of their own. WIDE: all runs lie at
+ * multiples of their size; bits do not depend on it.
  */
 #include "kernels/cuda/element.cuh"
 #include "operations/norm/gated_rms_norm/problem.cuh"

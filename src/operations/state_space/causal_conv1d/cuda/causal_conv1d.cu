@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * causal_conv1d and its gradients: a thread takes a segment of tokens of VECTOR channels and keeps their windows of WIDTH
- * entries in registers, with the loads of BATCH tokens under way; neighbouring threads take neighbouring channels.
- * Gradients compute cotangents of the sums for WIDTH - 1 tokens beyond their own. Sums over tokens are added up in order
- * of segments: bits are the same each time, and with any VECTOR. GRADIENT chooses between the two.
+ * causal_conv1d and its gradients: a thread takes a segment of tokens of VECTOR channels and keeps their windows of
+ * WIDTH entries in registers, with the loads of BATCH tokens under way; neighbouring threads take neighbouring
+ * channels. Gradients compute cotangents of the sums for WIDTH - 1 tokens beyond their own. Sums over tokens are added
+ * up in order of segments: bits are the same each time, and with any VECTOR. GRADIENT chooses between the two.
  */
 #include "kernels/cuda/element.cuh"
 #include "operations/state_space/causal_conv1d/problem.cuh"
