@@ -25,7 +25,6 @@ TIERS = [
     (r"/amx\w*/", "amx"),
     (r"/vec_(avx2|avx512|avx512_vnni|avx512_bf16|neon)\.h$", None),
     (r"bf16_dot", "avx512_bf16"),
-    (r"/paged_digits\.h$", "avx512_vnni"),
 ]
 
 # What has to be included before: the sizes of a product in registers are macros of its kernel.

@@ -68,14 +68,6 @@ static void end_weights(float *weights, paged_size low, paged_size high, const f
     v_store(totals, total);
 }
 
-/* Totals where weights are not rounded. */
-static void keep_total(const float *weights, paged_size low, paged_size high, float factor,
-                       float *totals) {
-    vf total = v_mul(v_load(totals), v_set1(factor));
-    for (paged_size c = low; c < high; c += VL) total = v_add(total, v_load(weights + c));
-    v_store(totals, total);
-}
-
 static float total_of(float sum, const float *totals) {
     (void)sum;
     return v_sum(v_load(totals));

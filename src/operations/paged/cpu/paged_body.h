@@ -215,9 +215,6 @@ static bool is_operand(const paged_cache *c) {
 
 static bool has_operands(const void *problem) {
     const paged_problem *p = problem;
-#ifdef EJKI_TIER_AVX512_VNNI
-    if (!has_digits(p)) return false;
-#endif
     const bool sinks =
         p->sink_count == 0 || (p->sink_dtype != EJK_DTYPE_F64 && p->sink_dtype != EJK_DTYPE_UNSET);
     /* has_lost() does not know of scales */

@@ -6,13 +6,9 @@
 #include "operations/paged/cpu/paged_ask.h"
 
 /* Elements of caches that this tier multiplies. */
-#ifdef EJKI_TIER_AVX512_VNNI
-#define OPERAND_TYPES(X) X(I8)
-#else
 #define OPERAND_TYPES(X) X(F32) X(BF16) X(F16) X(I8) X(F8E4M3) X(F8E5M2)
-#endif
-#define OPERAND_TERM   v_fma
-#define VALUES_AT_ONCE (VL == 16 ? 4 : 2)
+#define OPERAND_TERM     v_fma
+#define VALUES_AT_ONCE   (VL == 16 ? 4 : 2)
 
 static inline __attribute__((always_inline)) vf v_operand(ejk_dtype dtype, const void *p) {
     return v_stored(dtype, p);
@@ -45,11 +41,6 @@ static void end_weights(float *weights, paged_size low, paged_size high, const f
         const vf w = v_load(weights + c);
         v_store(weights + c, v_select_gt(w, v_zero(), v_mul(w, v_load(scales + c)), w));
     }
-}
-
-static inline void keep_total(const float *weights, paged_size low, paged_size high, float factor,
-                              float *totals) {
-    (void)weights, (void)low, (void)high, (void)factor, (void)totals;
 }
 
 /* The sum that a row is divided by. */

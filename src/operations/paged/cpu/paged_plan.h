@@ -3,7 +3,6 @@
 #ifndef EJKI_PAGED_PLAN_H
 #define EJKI_PAGED_PLAN_H
 
-#include <ejkernel/device.h>
 #include <ejkernel/kernel.h>
 
 #include "base/base.h"
@@ -37,10 +36,6 @@
 #define PAGED_ROWS  TILE_ROWS
 #define PAGED_DEPTH 1
 #endif
-/* Few rows may multiply with bytes by VPDPBUSD. */
-#if defined(EJKI_TIER_AVX512_VNNI) || defined(TILE_BF16_DOT)
-#define PAGED_DIGITS
-#endif
 /* Sums of a row's weights as products took them: floats are taken as they are. */
 #define TOTAL_LANES (PAGED_PACK > 1 ? VL : 0)
 
@@ -63,7 +58,6 @@ typedef struct paged_plan {
     paged_size depth, width; /* of queries in whole vectors, of sums */
     paged_size sum_width;    /* rounded up to TILE_COLUMNS */
     paged_size scratch;      /* of a row before it is packed */
-    paged_size digits;       /* of caches of bytes: paged_digits.h */
     paged_size slots;        /* rows of partial results */
     bool near;               /* few rows ask for what is read shortly after */
     paged_size list_at, slot_at, zero_at, worker_at; /* in bytes */
@@ -114,34 +108,6 @@ static paged_size paged_bytes(int dtype) {
     return stored_size((ejk_dtype)dtype);
 }
 
-/* ---- Digits, of paged_digits.h ---------------------------------------------------------------------- */
-
-#ifdef PAGED_DIGITS
-enum {
-    MOST_DIGITS = 3,
-    CHUNK = 64, /* bytes of a vector */
-    QUAD = 4,   /* bytes of a lane */
-};
-
-static bool has_digits(const paged_problem *p) {
-    return p->key.dtype == EJK_DTYPE_I8 && p->value.dtype == EJK_DTYPE_I8 && p->tail_dim == 0 &&
-           (ejk_cpu()->features & EJK_FEATURE_AVX512_VNNI) != 0;
-}
-static paged_size digit_depth(const paged_problem *p) {
-    return ejki_round_up(p->dim, CHUNK) / QUAD;
-}
-static paged_size floats_of_digits(const paged_problem *p) {
-    if (!has_digits(p)) return 0;
-    return ROWS_AT_ONCE * (MOST_DIGITS * (digit_depth(p) + BLOCK / QUAD + 2) + 2) +
-           digit_depth(p) * (VL + QUAD + MOST_DIGITS);
-}
-#else
-static paged_size floats_of_digits(const paged_problem *p) {
-    (void)p;
-    return 0;
-}
-#endif
-
 /* ---- Plans ------------------------------------------------------------------------------------------ */
 
 static paged_size heads_at_once(const paged_problem *p, paged_size rows) {
@@ -185,8 +151,7 @@ static paged_size padded(paged_size dim) {
 }
 
 static paged_size floats_of_few(const paged_plan *t) {
-    return ROWS_AT_ONCE * (t->depth + t->width + VL + TOTAL_LANES + BLOCK) + 2 * BLOCK +
-           t->scratch + t->digits;
+    return ROWS_AT_ONCE * (t->depth + t->width + VL + TOTAL_LANES + BLOCK) + 2 * BLOCK + t->scratch;
 }
 
 /* Lanes of a query of many rows. */
@@ -216,7 +181,6 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
     t->depth = padded(p->dim) + padded(p->tail_dim);
     t->width = ejki_round_up(p->value_dim, VL);
     t->scratch = paged_most(PAGED_PACK * t->depth, t->width);
-    t->digits = floats_of_digits(p);
     t->sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     t->prefix = prefix_of(p);
     const paged_size splits = ejki_cdiv(most * p->page, t->split);

@@ -10,10 +10,6 @@
 #include "operations/paged/cpu/paged_operands.h"
 #include "operations/paged/cpu/paged_scores.h"
 
-#ifdef PAGED_DIGITS
-#include "operations/paged/cpu/paged_digits.h"
-#endif
-
 typedef struct paged_few {
     const paged_job *j;
     paged_size count; /* rows of all heads */
@@ -25,9 +21,6 @@ typedef struct paged_few {
         heads_ahead; /* where lines are asked for that are read shortly after; 0 and 0: elsewhere */
     paged_block *block, *next;
     paged_ask ask;
-#ifdef PAGED_DIGITS
-    paged_digits digits;
-#endif
 } paged_few;
 
 /* Addresses of `n` rows for a head, `step` bytes behind the item's first; zeros have no heads. */
@@ -239,154 +232,43 @@ static bool is_fit(const paged_few *f, const paged_block *block, paged_size h) {
     return range_is_fit(range);
 }
 
-/* Values of a head whose rows may see different ones. */
-static void careful_values(paged_few *f, paged_size h) {
-    const paged_size rows = f->j->rows;
-    if (!f->exact && is_fit(f, f->block, h))
-        any_block_values(f, h, 1, false);
-    else
-        for (paged_size i = 0; i < rows; i++) add_seen(f, h * rows + i, h);
-}
-
-/* Values in floats. */
-static void float_values(paged_few *f) {
-    const paged_job *j = f->j;
-    if (sees_alike(j, f->block) && !f->exact)
-        any_block_values(f, 0, j->heads, true);
-    else
-        for (paged_size h = 0; h < j->heads; h++) careful_values(f, h);
-}
-
-/* ---- Digits ------------------------------------------------------------------------------------------ */
-
-#ifdef PAGED_DIGITS
-/* Whether queries of a head are digits. */
-static bool are_digits(const paged_few *f, paged_size h) {
-    return f->digits.used && f->digits.queries[h] > 0;
-}
-
-static void block_digit_scores(paged_few *f) {
-    const paged_job *j = f->j;
-    const paged_problem *p = j->p;
-    paged_digits *d = &f->digits;
-    const paged_size low = f->block->low / LANES * LANES;
-    for (paged_size t = low; t < ejki_round_up(f->block->high, LANES); t += VL)
-        for (paged_size h = 0; h < j->heads; h++) {
-            const char *key[VL];
-            paged_lines ask = {0};
-            begin_asking(f, &p->value, f->block->value, p->value_dim, h, t, VL);
-            if (!are_digits(f, h)) {
-                FOR_ROWS(score_keys, EJK_DTYPE_I8, f, h, t);
-                continue;
-            }
-            head_rows(f->block->key, t, VL, h * p->key.head, f->block, key);
-            ask.next = ask_next(&f->ask, VL * p->dim, key[0]);
-            turn_keys(d, key, p->dim, &ask);
-            digit_scores(d, h * j->rows, j->rows, d->queries[h],
-                         f->scores + h * j->rows * BLOCK + t, BLOCK);
-        }
-}
-
-/* Weights of a head's rows become digits; factors are those of its rows. */
-static bool head_digits(paged_few *f, paged_size h, paged_size low, paged_size high,
-                        const float *scales, const float *factors) {
-    const paged_size rows = f->j->rows, from = h * rows;
-    paged_digits *d = &f->digits;
-    d->weights[h] = d->used;
-    for (paged_size i = from; d->weights[h] && i < from + rows; i++)
-        d->weights[h] = weight_digits(f->j->p) == 2
-                            ? put_weights(d, i, 2, f->scores + i * BLOCK, low, high, scales)
-                            : put_weights(d, i, 3, f->scores + i * BLOCK, low, high, scales);
-    for (paged_size i = from; d->weights[h] && i < from + rows; i++)
-        keep_total(f->scores + i * BLOCK, low, high, factors[i - from],
-                   f->totals + i * TOTAL_LANES);
-    return d->weights[h];
-}
-
-static void block_digit_values(paged_few *f) {
-    const paged_job *j = f->j;
-    const paged_problem *p = j->p;
-    const paged_size low = f->block->low / QUAD * QUAD, high = ejki_round_up(f->block->high, QUAD);
-    const char *const *next = f->next->high > 0 ? f->next->key : NULL;
-    for (paged_size h = 0; h < j->heads; h++) {
-        const char *value[BLOCK];
-        begin_asking(f, &p->key, next, p->dim, h, 0, BLOCK);
-        if (!f->digits.weights[h]) {
-            careful_values(f, h);
-            continue;
-        }
-        head_rows(f->block->value, 0, BLOCK, h * p->value.head, f->block, value);
-        digit_values(&f->digits, h * j->rows, j->rows, weight_digits(p), value, low, high,
-                     p->value_dim, f->sums, j->work->plan.width, &f->ask);
-    }
-}
-
-static void few_scores(paged_few *f) {
-    if (f->digits.used)
-        block_digit_scores(f);
-    else
-        any_block_scores(f);
-}
-static void few_values(paged_few *f) {
-    if (f->digits.used)
-        block_digit_values(f);
-    else
-        float_values(f);
-}
-static void begin_digits(paged_few *f, float *memory) {
-    const paged_job *j = f->j;
-    bind_digits(&f->digits, j->p, memory);
-    if (!f->digits.used) return;
-    f->key_step = VL;
-    f->value_step = VL;
-    for (paged_size h = 0; h < j->heads; h++)
-        put_queries(&f->digits, j->p, f->row, h * j->rows, j->rows, h);
-}
-#else
-static bool are_digits(const paged_few *f, paged_size h) {
-    (void)f, (void)h;
-    return false;
-}
-static bool head_digits(const paged_few *f, paged_size h, paged_size low, paged_size high,
-                        const float *scales, const float *factors) {
-    (void)f, (void)h, (void)low, (void)high, (void)scales, (void)factors;
-    return false;
-}
-#define few_scores              any_block_scores
-#define few_values              float_values
-#define begin_digits(f, memory) ((void)(f), (void)(memory))
-#endif
-
-/* ---- Blocks ------------------------------------------------------------------------------------------ */
-
-static void head_weights(paged_few *f, paged_size h) {
+static void few_weights(paged_few *f, paged_scale *scale) {
     const paged_job *j = f->j;
     const paged_size width = j->work->plan.width, low = f->block->low / LANES * LANES;
     const paged_size high = ejki_round_up(f->block->high, LANES), columns = high - low;
-    const paged_size head = j->head + h, from = h * j->rows;
     const float *values = j->p->value.scaled_rows ? f->value_scale : NULL;
-    float factors[FEW_ROWS];
-    paged_scale scale = score_scale(j->p, head);
-    if (j->p->key.scaled_rows) find_scales(j, f->block, &j->p->key, head, BLOCK, f->key_scale);
-    if (values) find_scales(j, f->block, &j->p->value, head, BLOCK, f->value_scale);
-    scale.key = j->p->key.scaled_rows ? f->key_scale + low : NULL;
-    for (paged_size i = 0; i < j->rows; i++) {
-        paged_row *row = &f->row[from + i];
-        float *z = f->scores + (from + i) * BLOCK + low;
-        const float most = finish_scores(j, row, &scale, f->block->first + low, columns, z);
-        factors[i] = finish_weights(row, most, columns, z, f->lanes + (from + i) * VL);
-        if (factors[i] != 1) multiply(f->sums + (from + i) * width, width, factors[i]);
+    for (paged_size i = 0; i < f->count; i++) {
+        const paged_size head = j->head + i / j->rows;
+        float *z = f->scores + i * BLOCK + low;
+        if (i % j->rows == 0) {
+            *scale = score_scale(j->p, head);
+            if (j->p->key.scaled_rows)
+                find_scales(j, f->block, &j->p->key, head, BLOCK, f->key_scale);
+            if (j->p->value.scaled_rows)
+                find_scales(j, f->block, &j->p->value, head, BLOCK, f->value_scale);
+            scale->key = j->p->key.scaled_rows ? f->key_scale + low : NULL;
+        }
+        const float most = finish_scores(j, &f->row[i], scale, f->block->first + low, columns, z);
+        const float factor = finish_weights(&f->row[i], most, columns, z, f->lanes + i * VL);
+        if (factor != 1) multiply(f->sums + i * width, width, factor);
+        end_weights(f->scores + i * BLOCK, low, high, values, factor, f->totals + i * TOTAL_LANES);
     }
-    if (head_digits(f, h, low, high, values, factors)) return;
-    for (paged_size i = 0; i < j->rows; i++)
-        end_weights(f->scores + (from + i) * BLOCK, low, high, values, factors[i],
-                    f->totals + (from + i) * TOTAL_LANES);
 }
 
 static void few_block(paged_few *f) {
-    few_scores(f);
-    for (paged_size h = 0; h < f->j->heads; h++) head_weights(f, h);
-    few_values(f);
+    const paged_job *j = f->j;
+    paged_scale scale;
+    any_block_scores(f);
+    few_weights(f, &scale);
+    if (sees_alike(j, f->block) && !f->exact) {
+        any_block_values(f, 0, j->heads, true);
+        return;
+    }
+    for (paged_size h = 0; h < j->heads; h++)
+        if (!f->exact && is_fit(f, f->block, h))
+            any_block_values(f, h, 1, false);
+        else
+            for (paged_size i = 0; i < j->rows; i++) add_seen(f, h * j->rows + i, h);
 }
 
 static void few_blocks(paged_few *f) {
@@ -457,13 +339,12 @@ static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     paged_row rows[ROWS_AT_ONCE];
     paged_few f;
     bind_few(&f, j, exact);
-    for (paged_size i = 0; i < f.count; i++) rows[i] = row_of(j, i);
+    for (paged_size i = 0; i < f.count; i++) {
+        rows[i] = row_of(j, i);
+        load_query(j->p, &rows[i], f.query + i * t->depth, padded(j->p->dim), 1,
+                   f.value_scale + BLOCK);
+    }
     f.row = rows;
-    begin_digits(&f, f.value_scale + BLOCK + t->scratch);
-    for (paged_size i = 0; i < f.count; i++)
-        if (!are_digits(&f, i / j->rows))
-            load_query(j->p, &rows[i], f.query + i * t->depth, padded(j->p->dim), 1,
-                       f.value_scale + BLOCK);
     f.block = &blocks[0];
     f.next = &blocks[1];
     few_blocks(&f);

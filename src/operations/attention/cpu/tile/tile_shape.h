@@ -9,7 +9,7 @@
 #include "kernels/simd/vec.h"
 
 #define TILE_STREAMS 0
-#if defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_VNNI) || defined(EJKI_TIER_AVX512_BF16)
+#if defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_BF16)
 /* 12 x 32 sums: 24 of 32 registers, two columns, one row value. */
 #define TILE_ROWS          12
 #define TILE_VECTORS       2
