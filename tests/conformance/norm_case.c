@@ -22,7 +22,10 @@ static struct norm *make(struct call *c) {
     struct norm *v = call_memory(c, sizeof *v);
     c->own = v;
     v->width = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, widths);
-    const int64_t outer = RANDOM_OF(r, rows), rank = random_int(r, 2, 4);
+    const bool wide = random_chance(r, 0.15); /* groups for which threads of several warps meet */
+    if (wide) v->width = 256 * random_int(r, 1, 10);
+    const int64_t outer = wide ? random_int(r, 1, 9) : RANDOM_OF(r, rows),
+                  rank = random_int(r, 2, 4);
     const int64_t shape[4] = {random_int(r, 1, 2), outer, random_int(r, 1, 3), v->width};
     const int64_t three[3] = {shape[0], outer, v->width}, two[2] = {outer, v->width};
     const int64_t *own = rank == 4 ? shape : rank == 3 ? three : two;

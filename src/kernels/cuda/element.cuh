@@ -51,6 +51,13 @@ DEVICE float power_of_2(float x) {
     return y;
 }
 
+/* 1 / (1 + e^-x), three units in the last place. */
+DEVICE float logistic(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + power_of_2(-x * LOG2_E)));
+    return y;
+}
+
 /*
  * e^x within 0.7 ulp: expf is off by up to twice as much, and the same way for decays that are the same at all
  * tokens, so that its error would grow with their number.

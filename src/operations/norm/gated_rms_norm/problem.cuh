@@ -30,6 +30,7 @@ typedef struct norm_problem {
 } norm_problem;
 
 NORM norm_size norm_at(const norm_problem *p, const norm_rows *r, norm_size row) {
+    if (row < p->outer[1]) return row * r->stride[2];
     const norm_size rest = row / p->outer[1];
     return row % p->outer[1] * r->stride[2] + rest % p->outer[0] * r->stride[1] +
            rest / p->outer[0] * r->stride[0];

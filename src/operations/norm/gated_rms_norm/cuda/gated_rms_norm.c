@@ -4,9 +4,9 @@
 #include "kernels/declare.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-enum { SUMS = EJKI_CUDA_ROW_SLOTS, THREADS = 256, MOST_HELD = 4, COLUMNS = 32 };
+enum { SUMS = EJKI_CUDA_ROW_SLOTS, THREADS = 256, MOST_HELD = 4, COLUMNS = 8, PHASES = 128 };
 /* Rows whose gradients of the weight one team adds up, at least; and parts of that sum, at most. */
-enum { LEAST_ROWS = 16, MOST_PARTS = 32768 };
+enum { LEAST_ROWS = 8, MOST_PARTS = 8192 };
 
 static const char text[] = "operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu";
 
@@ -17,10 +17,6 @@ typedef struct arguments {
     int64_t each;
 } arguments;
 
-static int64_t each_of(const norm_problem *p) {
-    return ejki_max(ejki_cdiv(p->rows, MOST_PARTS), LEAST_ROWS);
-}
-
 /* Runs of 16 bytes that a group is long, and threads that share them: a power of two. */
 static int64_t runs_of(const norm_problem *p) {
     return ejki_cdiv(p->group * (int64_t)ejk_dtype_size((ejk_dtype)p->dtype), 16);
@@ -29,6 +25,24 @@ static int64_t team_of(const norm_problem *p) {
     int64_t count = 1;
     while (count < THREADS && count < runs_of(p)) count *= 2;
     return count;
+}
+
+/* Rows of a block of gradients. */
+static int64_t each_of(const norm_problem *p) {
+    const int64_t teams = THREADS / team_of(p);
+    return ejki_round_up(ejki_max(ejki_cdiv(p->rows, MOST_PARTS), LEAST_ROWS * teams), teams);
+}
+
+/* One outer axis in place of two that follow each other in all tensors, so that rows are found without divisions. */
+static void join_axes(norm_problem *p) {
+    norm_rows *const all[] = {&p->x, &p->gate, &p->y, &p->d_x, &p->d_gate};
+    for (int axis = 1; axis >= 0 && p->rows > 0; axis--) {
+        const int64_t length = axis == 1 ? p->outer[0] : p->rows / p->outer[1];
+        for (size_t i = 0; length > 1 && i < sizeof all / sizeof *all; i++)
+            if (all[i]->data && all[i]->stride[axis] != p->outer[1] * all[i]->stride[2]) return;
+        p->outer[1] *= length;
+        p->outer[0] = 1;
+    }
 }
 
 static ejki_cuda_rows rows_of(const norm_problem *p) {
@@ -80,17 +94,18 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(ejki_cuda_check_addresses(all, sizeof all / sizeof *all));
     if (p->width == 0) return EJK_OK;
     arguments a = {*p, run->workspace, each_of(p)};
+    join_axes(&a.p);
     const ejki_cuda_rows rows = rows_of(p);
-    const int64_t items =
-        (p->gradient ? ejki_cdiv(p->rows, a.each) : p->rows) * (p->width / p->group);
+    const int64_t groups = p->width / p->group, teams = THREADS / team_of(p);
     const ejki_cuda_work work = {.slot = ejki_cuda_is_wide(&rows, all, 6) ? EJKI_CUDA_WIDE
                                                                           : EJKI_CUDA_NARROW,
                                  .threads = THREADS,
-                                 .blocks = ejki_cdiv(items, THREADS / team_of(p))};
+                                 .blocks = p->gradient ? ejki_cdiv(p->rows, a.each) * groups
+                                                       : ejki_cdiv(p->rows * groups, teams)};
     EJKI_TRY(ejki_cuda_begin(run, &work, &a));
     if (!p->gradient || !p->d_weight) return EJK_OK;
     const ejki_cuda_work sums = {
-        .slot = SUMS, .threads = COLUMNS * 32, .blocks = ejki_cdiv(p->width, COLUMNS)};
+        .slot = SUMS, .threads = COLUMNS * PHASES, .blocks = ejki_cdiv(p->width, COLUMNS)};
     return ejki_cuda_begin(run, &sums, &a);
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gated_rms_norm and its gradients: TEAM threads take a group of a row, each of them runs of VECTOR elements that lie
- * TEAM runs apart. Up to HELD runs stay in registers; with 0 they are read twice. In gradients a team takes `each` rows
- * and adds up the weight's, which meet in `sums` and are added up in an order of their own. WIDE: all runs lie at
- * multiples of their size; bits do not depend on it.
+ * TEAM runs apart. Up to HELD runs stay in registers; with 0 they are read twice. In gradients a block takes `each`
+ * rows of a group, its teams in turn, and adds up the weight's, which meet in `sums` and are added up in an order of
+ * their own. WIDE: all runs lie at multiples of their size; bits do not depend on it.
  */
+
 #include "kernels/cuda/element.cuh"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
@@ -12,7 +13,10 @@
 #define VECTOR  (16 / (int)sizeof(element))
 #define TEAMS   (THREADS / TEAM)
 #define RUNS    (HELD ? HELD : 1)
-#define COLUMNS 32 /* of a block of add_sums */
+#define KEPT    (HELD == 1) /* gates are reckoned once in gradients */
+/* Of a block of add_sums. */
+#define COLUMNS 8
+#define PHASES  128
 
 typedef run_of<ELEMENT, VECTOR> run;
 
@@ -46,17 +50,9 @@ DEVICE void put(void *data, i64 at, i64 left, const run &value) {
     }
 }
 
-/* The team's group, where it begins in a row, and the thread's first element of it. */
-struct place {
-    i64 item, first;
-    int lane;
-    DEVICE_MEMBER i64 element_of_run(int j) const {
-        return ((i64)j * TEAM + lane) * VECTOR;
-    }
-};
-DEVICE place place_of(const norm_problem &p) {
-    const i64 groups = p.width / p.group, n = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
-    return {n / groups, n % groups * p.group, (int)threadIdx.x % TEAM};
+/* The first element of run j of a thread, in its team's group. */
+DEVICE i64 element_of_run(int j) {
+    return ((i64)j * TEAM + threadIdx.x % TEAM) * VECTOR;
 }
 DEVICE int runs_of(const norm_problem &p) {
     return HELD ? HELD : (int)((p.group + TEAM * VECTOR - 1) / (TEAM * VECTOR));
@@ -66,16 +62,19 @@ struct pair {
     float a, b;
 };
 
-/* Of all threads of a team, all of which call it. */
+/* Of a team's threads; all threads of the block call it. */
 DEVICE pair sum_of_team(pair sum) {
     sum = {sum_of_lanes(sum.a, lesser(TEAM, 32)), sum_of_lanes(sum.b, lesser(TEAM, 32))};
     if constexpr (TEAM > 32) {
-        __shared__ pair shared[(TEAM + 31) / 32];
+        __shared__ pair shared[THREADS / 32];
         __syncthreads();
         if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
         __syncthreads();
         sum = {};
-        for (int i = 0; i < TEAM / 32; i++) sum = {sum.a + shared[i].a, sum.b + shared[i].b};
+        for (int i = 0; i < TEAM / 32; i++) {
+            const pair of = shared[threadIdx.x / TEAM * (TEAM / 32) + i];
+            sum = {sum.a + of.a, sum.b + of.b};
+        }
     }
     return sum;
 }
@@ -87,8 +86,8 @@ struct parts {
 DEVICE parts parts_of(element x, element gate) {
     parts e = {widen(x), 1, 0, 0};
     if (GATE) {
-        const float z = widen(gate), power = power_of_2(-z * LOG2_E), s = 1 / (1 + power);
-        e.a = SILU ? z / (1 + power) : s;
+        const float z = widen(gate), s = logistic(z);
+        e.a = SILU ? z * s : s;
         e.slope = SILU ? s * (1 + z * (1 - s)) : s * (1 - s);
     }
     e.u = NORM_FIRST ? e.x : e.x * e.a;
@@ -101,11 +100,12 @@ DEVICE float scale_of(const norm_problem &p, float sum) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a) {
     const norm_problem &p = a.p;
-    const place at = place_of(p);
-    const bool is_row = at.item < p.rows;
-    const i64 row = is_row ? at.item : 0;
-    const i64 x_at = norm_at(&p, &p.x, row) + at.first, y_at = norm_at(&p, &p.y, row) + at.first;
-    const i64 gate_at = GATE ? norm_at(&p, &p.gate, row) + at.first : 0;
+    const i64 groups = p.width / p.group, n = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
+    const i64 first = n % groups * p.group;
+    const bool is_row = n / groups < p.rows;
+    const i64 row = is_row ? n / groups : 0;
+    const i64 x_at = norm_at(&p, &p.x, row) + first, y_at = norm_at(&p, &p.y, row) + first;
+    const i64 gate_at = GATE ? norm_at(&p, &p.gate, row) + first : 0;
     const int runs = runs_of(p);
     float u[RUNS][VECTOR], gate[RUNS][VECTOR];
     const auto read = [&](int j, i64 d) {
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a)
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < runs; j++) {
-        const i64 d = at.element_of_run(j);
+        const i64 d = element_of_run(j);
         if (!is_row || d >= p.group) continue;
         read(j, d);
 #pragma unroll
@@ -130,11 +130,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a)
     const float scale = scale_of(p, sum_of_team({sum, 0}).a);
 #pragma unroll
     for (int j = 0; j < runs; j++) {
-        const i64 d = at.element_of_run(j);
+        const i64 d = element_of_run(j);
         if (!is_row || d >= p.group) continue;
         if (!HELD) read(j, d);
         run weight = {}, y;
-        if (WEIGHT) weight = get(p.weight, at.first + d, p.group - d);
+        if (WEIGHT) weight = get(p.weight, first + d, p.group - d);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             const float w = WEIGHT ? widen(weight.at[i]) : 1;
@@ -151,51 +151,52 @@ struct inputs {
 
 extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments a) {
     const norm_problem &p = a.p;
-    const place at = place_of(p);
-    const i64 begin = at.item * a.each;
-    const int runs = runs_of(p);
-    float *to = a.sums + at.item * p.width + at.first;
+    const i64 groups = p.width / p.group, first = blockIdx.x % groups * p.group;
+    const i64 begin = blockIdx.x / groups * a.each, end = begin + a.each < p.rows ? begin + a.each : p.rows;
+    const int team = threadIdx.x / TEAM, runs = runs_of(p);
+    float *to = a.sums + blockIdx.x / groups * p.width + first;
     inputs held[RUNS] = {}, next[RUNS] = {};
     run weight[RUNS] = {};
+    parts kept[VECTOR] = {};
     float sums[RUNS][VECTOR] = {};
     const auto read = [&](i64 row, i64 d) -> inputs {
-        return {get(p.x.data, norm_at(&p, &p.x, row) + at.first + d, p.group - d),
-                GATE ? get(p.gate.data, norm_at(&p, &p.gate, row) + at.first + d, p.group - d) : run(),
-                get(p.y.data, norm_at(&p, &p.y, row) + at.first + d, p.group - d)};
+        return {get(p.x.data, norm_at(&p, &p.x, row) + first + d, p.group - d),
+                GATE ? get(p.gate.data, norm_at(&p, &p.gate, row) + first + d, p.group - d) : run(),
+                get(p.y.data, norm_at(&p, &p.y, row) + first + d, p.group - d)};
     };
     const auto read_row = [&](i64 row) {
         if constexpr (HELD > 0)
 #pragma unroll
             for (int j = 0; j < HELD; j++)
-                if (row < p.rows && row < begin + a.each && at.element_of_run(j) < p.group)
-                    next[j] = read(row, at.element_of_run(j));
+                if (row < end && element_of_run(j) < p.group) next[j] = read(row, element_of_run(j));
     };
 #pragma unroll
     for (int j = 0; j < runs; j++) {
-        const i64 d = at.element_of_run(j);
-        if (begin >= p.rows || d >= p.group) continue;
-        if (HELD && WEIGHT) weight[j] = get(p.weight, at.first + d, p.group - d);
+        const i64 d = element_of_run(j);
+        if (d >= p.group) continue;
+        if (HELD && WEIGHT) weight[j] = get(p.weight, first + d, p.group - d);
         if (!HELD)
             for (int i = 0; i < VECTOR && d + i < p.group; i++) to[d + i] = 0;
     }
-    read_row(begin);
-    for (i64 row = begin; row < begin + a.each; row++) {
-        const bool is_row = row < p.rows;
+    read_row(begin + team);
+    for (i64 row = begin + team; row - team < end; row += TEAMS) {
+        const bool is_row = row < end;
 #pragma unroll
         for (int j = 0; j < RUNS; j++) held[j] = next[j];
-        read_row(row + 1);
+        read_row(row + TEAMS);
         pair sum = {};
 #pragma unroll
         for (int j = 0; j < runs; j++) {
-            const i64 d = at.element_of_run(j);
+            const i64 d = element_of_run(j);
             if (!is_row || d >= p.group) continue;
             inputs &of = held[HELD ? j : 0];
             if (!HELD) of = read(row, d);
-            const run w = HELD || !WEIGHT ? weight[HELD ? j : 0] : get(p.weight, at.first + d, p.group - d);
+            const run w = HELD || !WEIGHT ? weight[HELD ? j : 0] : get(p.weight, first + d, p.group - d);
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
                 const parts e = parts_of(of.x.at[i], of.gate.at[i]);
                 const float dy = widen(of.dy.at[i]) * (WEIGHT ? widen(w.at[i]) : 1);
+                if (KEPT) kept[i] = e;
                 sum.a = fmaf(e.u, e.u, sum.a);
                 sum.b = fmaf(dy * (NORM_FIRST ? e.a : 1), e.u, sum.b);
             }
@@ -203,19 +204,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments 
         sum = sum_of_team(sum);
         const float scale = scale_of(p, sum.a), mean = scale * sum.b / p.group;
         if (!is_row) continue;
-        const i64 dx_at = p.d_x.data ? norm_at(&p, &p.d_x, row) + at.first : 0;
-        const i64 dz_at = p.d_gate.data ? norm_at(&p, &p.d_gate, row) + at.first : 0;
+        const i64 dx_at = p.d_x.data ? norm_at(&p, &p.d_x, row) + first : 0;
+        const i64 dz_at = p.d_gate.data ? norm_at(&p, &p.d_gate, row) + first : 0;
 #pragma unroll
         for (int j = 0; j < runs; j++) {
-            const i64 d = at.element_of_run(j);
+            const i64 d = element_of_run(j);
             if (d >= p.group) continue;
             inputs &of = held[HELD ? j : 0];
             if (!HELD) of = read(row, d);
-            const run w = HELD || !WEIGHT ? weight[HELD ? j : 0] : get(p.weight, at.first + d, p.group - d);
+            const run w = HELD || !WEIGHT ? weight[HELD ? j : 0] : get(p.weight, first + d, p.group - d);
             run d_x, d_gate;
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
-                const parts e = parts_of(of.x.at[i], of.gate.at[i]);
+                const parts e = KEPT ? kept[i] : parts_of(of.x.at[i], of.gate.at[i]);
                 const float dy = widen(of.dy.at[i]), normed = e.u * scale;
                 const float dyw = dy * (WEIGHT ? widen(w.at[i]) : 1);
                 const float d_u = scale * (dyw * (NORM_FIRST ? e.a : 1) - normed * mean);
@@ -231,26 +232,36 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments 
             if (p.d_gate.data) put(p.d_gate.data, dz_at + d, p.group - d, d_gate);
         }
     }
-    if constexpr (HELD > 0)
+    if constexpr (HELD > 0) {
+        /* Of all teams, in their order. */
+        __shared__ float shared[THREADS * VECTOR];
 #pragma unroll
-        for (int j = 0; j < HELD; j++)
+        for (int j = 0; j < HELD; j++) {
+            __syncthreads();
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++)
-                if (begin < p.rows && at.element_of_run(j) + i < p.group)
-                    to[at.element_of_run(j) + i] = sums[j][i];
+            for (int i = 0; i < VECTOR; i++) shared[threadIdx.x * VECTOR + i] = sums[j][i];
+            __syncthreads();
+            for (int d = threadIdx.x; d < TEAM * VECTOR; d += THREADS) {
+                float sum = 0;
+                for (int n = 0; n < TEAMS; n++) sum += shared[n * TEAM * VECTOR + d];
+                if (j * TEAM * VECTOR + d < p.group) to[j * TEAM * VECTOR + d] = sum;
+            }
+        }
+    }
 }
 
-/* Each thread adds up every 32nd block's sums of a column, then one of each column what they have. */
-extern "C" __global__ void __launch_bounds__(COLUMNS * 32) add_sums(const arguments a) {
+/* Each thread adds up every PHASES-th block's sums of a column, then one of each column what they have. */
+extern "C" __global__ void __launch_bounds__(COLUMNS *PHASES) add_sums(const arguments a) {
     const norm_problem &p = a.p;
-    __shared__ float shared[32][COLUMNS + 1];
+    __shared__ float shared[PHASES][COLUMNS + 1];
     const int column = threadIdx.x % COLUMNS, phase = threadIdx.x / COLUMNS;
     const i64 d = (i64)blockIdx.x * COLUMNS + column, blocks = (p.rows + a.each - 1) / a.each;
+    const i64 count = (blocks - phase + PHASES - 1) / PHASES;
     shared[phase][column] =
-        d < p.width ? sum_in_order(a.sums + phase * p.width + d, (blocks - phase + 31) / 32, 32 * p.width) : 0;
+        d < p.width ? sum_in_order(a.sums + phase * p.width + d, count, PHASES * p.width) : 0;
     __syncthreads();
     if (phase > 0 || d >= p.width) return;
     float sum = 0;
-    for (int i = 0; i < 32; i++) sum += shared[i][column];
+    for (int i = 0; i < PHASES; i++) sum += shared[i][column];
     ((element *)p.d_weight)[d] = narrow(sum);
 }

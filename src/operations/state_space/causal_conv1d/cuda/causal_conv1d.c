@@ -31,7 +31,7 @@ static int64_t segments_of(const conv_problem *p) {
     return p->batch * ejki_cdiv(p->sequences.tokens, segment_of(p));
 }
 
-/* Channels of a thread, where addresses allow it. Gradients have twice as much in registers. */
+/* Channels of a thread, where addresses allow it; gradients have twice as much in registers. */
 static ejki_cuda_rows rows_of(const conv_problem *p) {
     const int64_t strides[] = {p->channels,
                                p->x.batch,
@@ -43,7 +43,7 @@ static ejki_cuda_rows rows_of(const conv_problem *p) {
     ejki_cuda_rows rows = ejki_cuda_rows_of(p->channels, (ejk_dtype)p->dtype, strides,
                                             sizeof strides / sizeof *strides);
     if (p->width > MOST_TAPS) rows.vector = 1;
-    if (p->gradient) rows.vector = ejki_max(rows.vector / 2, 1);
+    rows.vector = ejki_min(rows.vector, p->gradient && p->dtype == EJK_DTYPE_F32 ? 2 : 4);
     return rows;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * causal_conv1d and its gradients: a thread takes a segment of tokens of VECTOR channels and keeps their windows of
- * WIDTH entries in registers, with the loads of BATCH tokens under way; neighbouring threads take neighbouring
+ * WIDTH entries in registers, the loads of the next BATCH tokens under way; neighbouring threads take neighbouring
  * channels. Gradients compute cotangents of the sums for WIDTH - 1 tokens beyond their own. Sums over tokens are added
  * up in order of segments: bits are the same each time, and with any VECTOR. GRADIENT chooses between the two.
  */
@@ -9,7 +9,7 @@
 #include "operations/state_space/causal_conv1d/problem.cuh"
 
 #define THREADS 128
-#define BATCH   (WIDTH > 8 ? 1 : 8)
+#define BATCH   (WIDTH > 8 ? 1 : 4)
 
 typedef run_of<ELEMENT, VECTOR> run;
 
@@ -107,23 +107,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a)
         }
         window w;
         w.open(p, seq_of(&p.sequences, n), s.c, conv_slot(&p, p.has_before, n), token);
-        for (; token < stop; token += BATCH) {
-            run x[BATCH];
+        const auto take = [&](i64 now, const run &x) {
+            float z[VECTOR];
+            w.next(x, z);
 #pragma unroll
-            for (int k = 0; k < BATCH; k++)
-                if (token + k < stop) x[k] = get(p.x, s.row, token + k, s.c);
+            for (int v = 0; v < VECTOR; v++)
+                if (SILU) z[v] *= logistic(z[v]);
+            put(p.y, s.row, now, s.c, z);
+        };
+        run x[BATCH], ahead[BATCH];
+        const auto read_ahead = [&](i64 from) {
+            if (from + BATCH > stop) return;
 #pragma unroll
-            for (int k = 0; k < BATCH; k++) {
-                if (token + k >= stop) break;
-                float z[VECTOR];
-                w.next(x[k], z);
+            for (int k = 0; k < BATCH; k++) ahead[k] = get(p.x, s.row, from + k, s.c);
+        };
+        read_ahead(token);
+        for (; token + BATCH <= stop; token += BATCH) {
 #pragma unroll
-                for (int v = 0; v < VECTOR; v++)
-                    if (SILU) z[v] = z[v] / (1 + power_of_2(-z[v] * LOG2_E));
-                put(p.y, s.row, token + k, s.c, z);
-            }
+            for (int k = 0; k < BATCH; k++) x[k] = ahead[k];
+            read_ahead(token + BATCH);
+#pragma unroll
+            for (int k = 0; k < BATCH; k++) take(token + k, x[k]);
         }
-        token = stop;
+        for (; token < stop; token++) take(token, get(p.x, s.row, token, s.c));
     }
 }
 
@@ -143,11 +149,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) final_states(const argumen
 
 DEVICE float slope_of(float z, float d) {
     if (!SILU) return d;
-    const float s = 1 / (1 + power_of_2(-z * LOG2_E));
+    const float s = logistic(z);
     return d * s * (1 + z * (1 - s));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments a) {
+/* Four blocks on an SM: what is spilled for them is not of the loop over batches. */
+extern "C" __global__ void __launch_bounds__(THREADS, 4) gradients(const arguments a) {
     const conv_problem &p = a.p;
     const share s = share_of(a);
     if (s.row >= p.batch) return;
@@ -161,47 +168,76 @@ extern "C" __global__ void __launch_bounds__(THREADS) gradients(const arguments 
             continue;
         }
         const seq_range range = seq_of(&p.sequences, n);
-        const i64 length = range.end - range.begin, last = stop + WIDTH - 1;
+        const i64 last = stop + WIDTH - 1;
         float slope[WIDTH][VECTOR] = {}; /* of the last WIDTH tokens */
         window w;
         w.open(p, range, s.c, conv_slot(&p, p.has_before, n), token);
-        for (; token < last; token += BATCH) {
-            run x[BATCH], y[BATCH];
+        /* The slope of a token's sums; those of the thread's own tokens count. */
+        const auto take = [&](const run &x, const run &y, bool is_there, bool counts) {
+            float z[VECTOR] = {};
+            if (is_there) w.next(x, z);
 #pragma unroll
-            for (int k = 0; k < BATCH; k++)
-                if (token + k < last && token + k < range.end) {
-                    x[k] = get(p.x, s.row, token + k, s.c);
-                    y[k] = get(p.y, s.row, token + k, s.c);
-                }
+            for (int v = 0; v < VECTOR; v++) {
+#pragma unroll
+                for (int i = 1; i < WIDTH; i++) slope[i - 1][v] = slope[i][v];
+                slope[WIDTH - 1][v] = is_there ? slope_of(z[v], widen(y.at[v])) : 0;
+                if (!counts) continue;
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++)
+                    sums[i][v] = fmaf(slope[WIDTH - 1][v], w.x[i][v], sums[i][v]);
+                sums[WIDTH][v] += slope[WIDTH - 1][v];
+            }
+        };
+        /* Adds to what a token has of the final state the slopes of those that it is in the windows of. */
+        const auto put_d_x = [&](i64 own, float(&sum)[VECTOR]) {
+            if (!p.d_x.data) return;
+#pragma unroll
+            for (int v = 0; v < VECTOR; v++)
+#pragma unroll
+                for (int i = 0; i < WIDTH; i++)
+                    sum[v] = fmaf(w.tap[WIDTH - 1 - i][v], slope[i][v], sum[v]);
+            put(p.d_x, s.row, own, s.c, sum);
+        };
+        run x[BATCH], y[BATCH], ahead_x[BATCH], ahead_y[BATCH];
+        const auto read_ahead = [&](i64 from) {
+            if (from + BATCH > stop) return;
 #pragma unroll
             for (int k = 0; k < BATCH; k++) {
-                if (token + k >= last) break;
-                const bool is_there = token + k < range.end, counts = token + k < stop;
-                float z[VECTOR] = {};
-                if (is_there) w.next(x[k], z);
+                ahead_x[k] = get(p.x, s.row, from + k, s.c);
+                ahead_y[k] = get(p.y, s.row, from + k, s.c);
+            }
+        };
+        while (token < last) {
+            if (token >= first + WIDTH - 1 && token + BATCH <= stop) {
+                read_ahead(token);
+                for (; token + BATCH <= stop; token += BATCH) {
 #pragma unroll
-                for (int v = 0; v < VECTOR; v++) {
+                    for (int k = 0; k < BATCH; k++) {
+                        x[k] = ahead_x[k];
+                        y[k] = ahead_y[k];
+                    }
+                    read_ahead(token + BATCH);
 #pragma unroll
-                    for (int i = 1; i < WIDTH; i++) slope[i - 1][v] = slope[i][v];
-                    slope[WIDTH - 1][v] = is_there ? slope_of(z[v], widen(y[k].at[v])) : 0;
-                    if (!counts) continue;
-#pragma unroll
-                    for (int i = 0; i < WIDTH; i++)
-                        sums[i][v] = fmaf(slope[WIDTH - 1][v], w.x[i][v], sums[i][v]);
-                    sums[WIDTH][v] += slope[WIDTH - 1][v];
+                    for (int k = 0; k < BATCH; k++) {
+                        float sum[VECTOR] = {};
+                        take(x[k], y[k], true, true);
+                        put_d_x(token + k - WIDTH + 1, sum);
+                    }
                 }
-                const i64 own = token + k - WIDTH + 1, late = own - range.begin + WIDTH - 1 - length;
-                if (own < first || !p.d_x.data) continue;
+            } else {
+                const bool is_there = token < range.end;
+                const i64 own = token - WIDTH + 1, late = token - range.end;
+                run one_x = {}, one_y = {};
+                if (is_there) one_x = get(p.x, s.row, token, s.c), one_y = get(p.y, s.row, token, s.c);
+                take(one_x, one_y, is_there, token < stop);
+                token++;
+                if (own < first) continue;
                 float sum[VECTOR] = {};
 #pragma unroll
-                for (int v = 0; v < VECTOR; v++) {
+                for (int v = 0; v < VECTOR; v++)
                     if (p.has_after && late >= 0)
                         sum[v] = load(p.after.data, conv_state_at(&p.after, n, s.c + v) + late);
-#pragma unroll
-                    for (int i = 0; i < WIDTH; i++)
-                        sum[v] = fmaf(w.tap[WIDTH - 1 - i][v], slope[i][v], sum[v]);
-                }
-                put(p.d_x, s.row, own, s.c, sum);
+                put_d_x(own, sum);
             }
         }
         token = stop;

@@ -64,7 +64,7 @@ struct channel {
         if (SOFTPLUS) {
             u = fmaxf(raw, 0) + log1pf(expf(-fabsf(raw)));
             if (raw != raw) u = raw;
-            slope = 1 / (1 + power_of_2(-raw * LOG2_E));
+            slope = logistic(raw);
         }
         const float least = (float)p.least, most = (float)p.most;
         if (u < least || u > most) slope = 0;
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments ar
         float y = c.walk(h, range.row, token);
         if (GATE) {
             const float z = c.at(p.gate, range.row, token);
-            y *= z / (1 + power_of_2(-z * LOG2_E));
+            y *= z * logistic(z);
         }
         c.put(p.y, range.row, token, y);
     }
@@ -119,7 +119,7 @@ DEVICE void back(const arguments &args, const channel &c, i64 row, i64 token, co
     const float delta = c.step(row, token, slope), x = c.at(p.x, row, token), out = dy;
     if (GATE) {
         const float z = c.at(p.gate, row, token);
-        dy *= z / (1 + power_of_2(-z * LOG2_E));
+        dy *= z * logistic(z);
     }
     y = c.d * x;
     float *sums = args.sums + ((i64)blockIdx.x * 2 * p.batch * p.sequences.tokens +
@@ -147,7 +147,7 @@ DEVICE void back(const arguments &args, const channel &c, i64 row, i64 token, co
     c.put(p.d_x, row, token, d_x);
     c.put(p.d_dt, row, token, d_raw);
     if (GATE && p.d_gate.data) {
-        const float z = c.at(p.gate, row, token), s = 1 / (1 + power_of_2(-z * LOG2_E));
+        const float z = c.at(p.gate, row, token), s = logistic(z);
         c.put(p.d_gate, row, token, out * y * s * (1 + z * (1 - s)));
     }
 }

@@ -19,7 +19,7 @@ DEVICE float load(const ssd_problem &p, const rec_view &v, rec_size n, rec_size 
 
 DEVICE float silu(const ssd_problem &p, rec_size n, rec_size d) {
     const float z = load(p, p.gate, n, d);
-    return z / (1 + power_of_2(-z * LOG2_E));
+    return z * logistic(z);
 }
 
 /* What is normed. */
