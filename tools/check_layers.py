@@ -60,13 +60,14 @@ EXTERNAL = {
 # Headers that the build generates: the places that may see them.
 GENERATED = {"kernel_lines.h": ["kernels"], "operations.inc": ["operations"]}
 
-# Rooms that serve every operation. They may not say words that only an operation has: beginnings of words, here; and
-# names of operations and of their tensors and integers, as far as these are two words.
+# Rooms that serve every operation. They may not say words that only an operation has: beginnings of words, here; names
+# of operations, but for a plain word; and those of their tensors and integers, as far as these are two words.
 GENERIC = {"base", "tensor", "record", "device", "kernels", "ops/core", "ops/identity", "ops/config", "ops/execution",
            "bindings", "cli"}
 ABOUT_ATTENTION = {"masks.py", "transformers.py"}  # of the Python package, which is generic otherwise
 OPERATION_WORDS = ["flash", "Hkv", "Hq", "cum_seqlens", "fwd_block_mask", "block_table", "mamba",
                    "rwkv", "paged_", "moe_"]
+PLAIN_WORDS = {"attention"}
 
 MAX_LINES = 600
 CODE = {".c", ".h", ".cu", ".cuh", ".inc", ".list", ".py", ".sh", ".cmake"}
@@ -167,8 +168,8 @@ def header_text(header):
 def operation_word():
     """Matches what a generic room may not say.
 
-    Every `operation` of the lists of kernels and every field of an operation's records, if it is two words and none
-    that the headers of other rooms use, too.
+    Every `operation` of the lists of kernels but plain words, and every field of an operation's records, if it is two
+    words and none that the headers of other rooms use, too.
     """
     lists = (ROOT / "src/operations").rglob("kernels.list")
     names = re.findall(r"^operation +(\w+)$", "\n".join(file.read_text() for file in lists), re.M)
@@ -178,7 +179,7 @@ def operation_word():
             fields |= set(re.findall(r"\bF\(\s*[A-Z_]+,\s*(\w+),", header_text(header)))
         else:
             shared |= set(re.findall(r"\w+", header_text(header)))
-    own = sorted(name for name in {*names, *fields - shared} if "_" in name and len(name) > 4)
+    own = sorted({*names} - PLAIN_WORDS | {name for name in fields - shared if "_" in name and len(name) > 4})
     return re.compile(r"(?<![A-Za-z])(" + "|".join(OPERATION_WORDS) + r")|\b(" + "|".join(own) + r")\b")
 
 
