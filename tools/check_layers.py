@@ -216,6 +216,14 @@ def check_rooms_page(root):
         yield f"src: has the rooms {' '.join(sorted(tree))}, expected those of ROOMS"
 
 
+def check_decisions(root):
+    """Every page of docs/adr has its line under "Decisions" of docs/architecture.md."""
+    decisions = (root / "docs/architecture.md").read_text().split("## Decisions")[1]
+    named = set(re.findall(r"\(adr/([\w-]+\.md)\)", decisions))
+    for page in {path.name for path in (root / "docs/adr").glob("*.md")} ^ named:
+        yield f"docs/adr/{page}: stands in only one of the folder and the list of docs/architecture.md"
+
+
 def check_text(path, lines):
     code = path.suffix in CODE or path.name == "CMakeLists.txt"
     if code and len(lines) > MAX_LINES:
@@ -247,7 +255,7 @@ def is_generic(path):
 
 
 def main():
-    faults = [*check_rooms_page(ROOT), *check_public(ROOT)]
+    faults = [*check_rooms_page(ROOT), *check_public(ROOT), *check_decisions(ROOT)]
     word = operation_word()
     for path, lines in text_files(ROOT):
         faults += check_text(path, lines)
