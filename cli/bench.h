@@ -142,7 +142,9 @@ typedef struct bench_result {
     int32_t repetitions;
     int32_t undisturbed; /* those that count, or 0 where all do; -1 = unknown */
     double lost;         /* part of the time that a thread waited for its core; median */
-    int64_t runs;        /* in each */
+    double
+        core_share; /* speed of cores beside their other hardware thread; median, NaN = unknown */
+    int64_t runs;   /* in each */
     double time, time_p10, time_p90;
     bench_rate compute, memory;
     bench_host host;

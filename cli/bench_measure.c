@@ -153,14 +153,19 @@ static bool read_ceilings(ceiling_meter *meter, bool memory, ceilings *out) {
     return read;
 }
 
-/* The element type that the implementation multiplies in: f32, unless its tier has products of bytes or of bf16. */
+/*
+ * The element type that the implementation multiplies in: f32, unless its tier has products of bytes or of bf16. These
+ * are for bf16, or for types of 8 bits in a kernel that is called after them.
+ */
 static ejk_dtype ceiling_dtype(const ejk_implementation *chosen) {
     if (chosen->dtype == EJK_DTYPE_F64) return EJK_DTYPE_F64;
     const char *kernel = strrchr(chosen->name, '/');
-    if (kernel && strcmp(kernel, "/bytes") == 0) return EJK_DTYPE_I8;
+    if (!kernel) kernel = "";
+    if (strcmp(kernel, "/bytes") == 0) return EJK_DTYPE_I8;
     const bool products = chosen->isa == EJK_ISA_AMX || chosen->isa == EJK_ISA_AVX512_BF16;
-    if (chosen->dtype == EJK_DTYPE_BF16 && products) return EJK_DTYPE_BF16;
-    return EJK_DTYPE_F32;
+    const bool by_name = strcmp(kernel, "/matrix") == 0 || strcmp(kernel, "/pairs") == 0;
+    return products && (chosen->dtype == EJK_DTYPE_BF16 || by_name) ? EJK_DTYPE_BF16
+                                                                    : EJK_DTYPE_F32;
 }
 
 static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_meter *out) {
@@ -291,6 +296,7 @@ static void summarise(samples *all, bench_result *out) {
     out->time_p10 = QUANTILE(all, time, 0.1);
     out->time_p90 = QUANTILE(all, time, 0.9);
     out->lost = QUANTILE(all, lost, 0.5);
+    out->core_share = QUANTILE(all, core_share, 0.5);
     out->compute = (bench_rate){.rate = out->cost.flops / out->time,
                                 .ceiling = QUANTILE(all, ceiling, 0.5),
                                 .share = QUANTILE(all, share, 0.5),

@@ -46,13 +46,20 @@ static void warn_of_share(json_t *list, const char *ceiling, double share) {
                                100 * share, ceiling));
 }
 
+/* What the core's other hardware thread takes, where that is known. */
+static const char *beside_another(const bench_result *r, char out[64]) {
+    if (r->core_share < 1)
+        snprintf(out, 64, ", and a core had %.0f %% of its speed", 100 * r->core_share);
+    return out;
+}
+
 json_t *bench_warnings(const bench_result *r) {
     json_t *list = json_array();
     if (r->undisturbed == 0)
         json_array_append_new(
-            list, json_sprintf("other programs disturbed every repetition: a thread waited %.0f %% "
-                               "of the time for its core",
-                               100 * r->lost));
+            list, json_sprintf("other programs disturbed every repetition: a thread waited %.1f %% "
+                               "of the time for its core%s",
+                               100 * r->lost, beside_another(r, (char[64]){0})));
     warn_of_share(list, "the peak", r->compute.share);
     if (r->cold) warn_of_share(list, "read bandwidth", r->memory.share);
     return list;
@@ -120,19 +127,20 @@ static json_t *row_json(const bench_result *r) {
 }
 
 static json_t *times_json(const bench_result *r) {
-    return json_pack(
-        "{s:f, s:f, s:f, s:i, s:o, s:f, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, "
-        "s:I, s:o}",
-        "time_s", r->time, "time_s_p10", r->time_p10, "time_s_p90", r->time_p90, "repetitions",
-        (int)r->repetitions, "undisturbed_repetitions", count_or_null(r->undisturbed),
-        "lost_to_others", r->lost, "runs_per_repetition", (json_int_t)r->runs, "gflops",
-        known(r->compute.rate * 1e-9), "peak_gflops", known(r->compute.ceiling * 1e-9),
-        "share_of_peak", known(r->compute.share), "share_of_peak_max", known(r->compute.share_max),
-        "gbps", known(r->memory.rate * 1e-9), "read_gbps", known(r->memory.ceiling * 1e-9),
-        "share_of_bandwidth", known(r->memory.share), "share_of_bandwidth_max",
-        known(r->memory.share_max), "cold", (int)r->cold, "rotated_bytes",
-        (json_int_t)r->rotated_bytes, "input_copies", (json_int_t)r->copies, "warnings",
-        bench_warnings(r));
+    return json_pack("{s:f, s:f, s:f, s:i, s:o, s:f, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+                     "s:o, s:b, s:I, "
+                     "s:I, s:o}",
+                     "time_s", r->time, "time_s_p10", r->time_p10, "time_s_p90", r->time_p90,
+                     "repetitions", (int)r->repetitions, "undisturbed_repetitions",
+                     count_or_null(r->undisturbed), "lost_to_others", r->lost, "core_share",
+                     known(r->core_share), "runs_per_repetition", (json_int_t)r->runs, "gflops",
+                     known(r->compute.rate * 1e-9), "peak_gflops", known(r->compute.ceiling * 1e-9),
+                     "share_of_peak", known(r->compute.share), "share_of_peak_max",
+                     known(r->compute.share_max), "gbps", known(r->memory.rate * 1e-9), "read_gbps",
+                     known(r->memory.ceiling * 1e-9), "share_of_bandwidth", known(r->memory.share),
+                     "share_of_bandwidth_max", known(r->memory.share_max), "cold", (int)r->cold,
+                     "rotated_bytes", (json_int_t)r->rotated_bytes, "input_copies",
+                     (json_int_t)r->copies, "warnings", bench_warnings(r));
 }
 
 static json_t *beside_json(const bench_result *r) {
