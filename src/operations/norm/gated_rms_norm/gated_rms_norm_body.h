@@ -2,7 +2,7 @@
 /*
  * gated_rms_norm in vectors. A worker takes groups in the order of memory, as many at once as have BATCH components,
  * up to MOST_GROUPS: squares of all are summed, in two or four sums each, the scales are made together, and all are
- * read again from the cache. Lines 16 KiB ahead are asked for by PREFETCHT1. Where the gate comes first, products are
+ * read again from the cache. Lines 16 KiB ahead are prefetched by PREFETCHT1. Where the gate comes first, products are
  * kept as floats. Results of calls larger than a cache go past the caches, which would read their lines first.
  */
 #include "kernels/simd/vec.h"
@@ -24,10 +24,10 @@ typedef struct batch {
     float scales[MOST_GROUPS];
 } batch;
 
-/* In the pass that computes most: lines that are asked for faster than they come are dropped. */
+/* In the pass that computes most: prefetches faster than lines come are dropped. */
 INLINE void ask_next(const ejk_dtype dtype, const gate_kind gate, const group *g, int64_t d) {
-    ask(dtype, g->next_x, d);
-    if (gate != GATE_NONE) ask(dtype, g->next_gate, d);
+    prefetch(dtype, g->next_x, d);
+    if (gate != GATE_NONE) prefetch(dtype, g->next_gate, d);
 }
 
 /* ---- Squares ----------------------------------------------------------------------------------------- */
@@ -116,30 +116,7 @@ INLINE void norm_groups(const ejk_dtype dtype, const gate_kind gate, const bool 
     }
 }
 
-#define NORM_BATCH(name, dtype, stream)                                                            \
-    static __attribute__((noinline)) void name(batch *b) {                                         \
-        const gate_kind gate = gate_of(b->p);                                                      \
-        if (gate == GATE_SILU)                                                                     \
-            norm_groups(dtype, GATE_SILU, stream, b);                                              \
-        else if (gate == GATE_SIGMOID)                                                             \
-            norm_groups(dtype, GATE_SIGMOID, stream, b);                                           \
-        else                                                                                       \
-            norm_groups(dtype, GATE_NONE, stream, b);                                              \
-    }
-NORM_BATCH(batch_f32, EJK_DTYPE_F32, false)
-NORM_BATCH(batch_f32_stream, EJK_DTYPE_F32, true)
-NORM_BATCH(batch_bf16, EJK_DTYPE_BF16, false)
-NORM_BATCH(batch_bf16_stream, EJK_DTYPE_BF16, true)
-NORM_BATCH(batch_f16, EJK_DTYPE_F16, false)
-
-static void run_batch(ejk_dtype dtype, bool stream, batch *b) {
-    if (dtype == EJK_DTYPE_F32)
-        (stream ? batch_f32_stream : batch_f32)(b);
-    else if (dtype == EJK_DTYPE_BF16)
-        (stream ? batch_bf16_stream : batch_bf16)(b);
-    else
-        batch_f16(b);
-}
+NORM_BATCHES(norm_groups)
 
 /* ---- Tasks ------------------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@
 #include "kernels/simd/vec_halves.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-/* Bytes between what is read and what is asked for. Groups whose sums are taken together, up to BATCH components. */
+/* Bytes between what is read and what is prefetched. Groups whose sums are taken together, up to BATCH components. */
 enum { AHEAD = 16384, LINE = 64, MOST_GROUPS = 16, BATCH = 4096 };
 /* Bytes of results from which on they go past the caches. */
 enum { STREAMED = 4 << 20 };
@@ -92,8 +92,8 @@ INLINE int64_t floats_at(const lanes l) {
     return l.half == 1 ? l.d + VL : l.d;
 }
 
-/* Asks for the lines of 2 VL elements. */
-INLINE void ask(const ejk_dtype dtype, const void *group, int64_t d) {
+/* Prefetches the lines of 2 VL elements. */
+INLINE void prefetch(const ejk_dtype dtype, const void *group, int64_t d) {
     const int64_t line = LINE / element_size(dtype);
     for (int64_t i = -d & (line - 1); i < 2 * VL; i += line)
         __builtin_prefetch(element_at(dtype, group, d + i), 0, 2);
@@ -126,5 +126,33 @@ static inline void take_weights(const norm_problem *p, float *weights) {
     for (int64_t g = 0; g < p->width; g += p->group)
         v_put_in_order(dtype, false, weights + g, p->group);
 }
+
+/* ---- Batches ----------------------------------------------------------------------------------------- */
+
+/* The caller's `batch`, by a function for each type, kind of gate and of store: body(dtype, gate, stream, batch). */
+#define NORM_BATCH(name, body, dtype, stream)                                                      \
+    static __attribute__((noinline)) void name(batch *b) {                                         \
+        const gate_kind gate = gate_of(b->p);                                                      \
+        if (gate == GATE_SILU)                                                                     \
+            body(dtype, GATE_SILU, stream, b);                                                     \
+        else if (gate == GATE_SIGMOID)                                                             \
+            body(dtype, GATE_SIGMOID, stream, b);                                                  \
+        else                                                                                       \
+            body(dtype, GATE_NONE, stream, b);                                                     \
+    }
+#define NORM_BATCHES(body)                                                                         \
+    NORM_BATCH(batch_f32, body, EJK_DTYPE_F32, false)                                              \
+    NORM_BATCH(batch_f32_stream, body, EJK_DTYPE_F32, true)                                        \
+    NORM_BATCH(batch_bf16, body, EJK_DTYPE_BF16, false)                                            \
+    NORM_BATCH(batch_bf16_stream, body, EJK_DTYPE_BF16, true)                                      \
+    NORM_BATCH(batch_f16, body, EJK_DTYPE_F16, false)                                              \
+    static void run_batch(ejk_dtype dtype, bool stream, batch *b) {                                \
+        if (dtype == EJK_DTYPE_F32)                                                                \
+            (stream ? batch_f32_stream : batch_f32)(b);                                            \
+        else if (dtype == EJK_DTYPE_BF16)                                                          \
+            (stream ? batch_bf16_stream : batch_bf16)(b);                                          \
+        else                                                                                       \
+            batch_f16(b);                                                                          \
+    }
 
 #endif

@@ -73,9 +73,9 @@ INLINE void take_sums(const ejk_dtype dtype, const gate_kind gate, const bool fi
         vf squares[2] = {v_zero(), v_zero()}, products[2] = {v_zero(), v_zero()};
         int64_t d = 0;
         for (; d + 2 * VL <= size; d += 2 * VL) {
-            ask(dtype, g->next_x, d);
-            ask(dtype, g->next_cotangent, d);
-            if (gate != GATE_NONE) ask(dtype, g->next_gate, d);
+            prefetch(dtype, g->next_x, d);
+            prefetch(dtype, g->next_cotangent, d);
+            if (gate != GATE_NONE) prefetch(dtype, g->next_gate, d);
             EJKI_UNROLL for (int half = 0; half < 2; half++)
                 add_parts(dtype, gate, first, g, (lanes){.d = d, .half = half}, &squares[half],
                           &products[half]);
@@ -150,36 +150,13 @@ INLINE void gradient_groups(const ejk_dtype dtype, const gate_kind gate, const b
 
 INLINE void gradient_gated(const ejk_dtype dtype, const gate_kind gate, const bool stream,
                            batch *b) {
-    if (b->p->norm_first)
+    if (gate == GATE_NONE || b->p->norm_first)
         gradient_groups(dtype, gate, true, stream, b);
     else
         gradient_groups(dtype, gate, false, stream, b);
 }
 
-#define GRADIENT_BATCH(name, dtype, stream)                                                        \
-    static __attribute__((noinline)) void name(batch *b) {                                         \
-        const gate_kind gate = gate_of(b->p);                                                      \
-        if (gate == GATE_SILU)                                                                     \
-            gradient_gated(dtype, GATE_SILU, stream, b);                                           \
-        else if (gate == GATE_SIGMOID)                                                             \
-            gradient_gated(dtype, GATE_SIGMOID, stream, b);                                        \
-        else                                                                                       \
-            gradient_groups(dtype, GATE_NONE, true, stream, b);                                    \
-    }
-GRADIENT_BATCH(batch_f32, EJK_DTYPE_F32, false)
-GRADIENT_BATCH(batch_f32_stream, EJK_DTYPE_F32, true)
-GRADIENT_BATCH(batch_bf16, EJK_DTYPE_BF16, false)
-GRADIENT_BATCH(batch_bf16_stream, EJK_DTYPE_BF16, true)
-GRADIENT_BATCH(batch_f16, EJK_DTYPE_F16, false)
-
-static void run_batch(ejk_dtype dtype, bool stream, batch *b) {
-    if (dtype == EJK_DTYPE_F32)
-        (stream ? batch_f32_stream : batch_f32)(b);
-    else if (dtype == EJK_DTYPE_BF16)
-        (stream ? batch_bf16_stream : batch_bf16)(b);
-    else
-        batch_f16(b);
-}
+NORM_BATCHES(gradient_gated)
 
 /* ---- Tasks ------------------------------------------------------------------------------------------- */
 
