@@ -67,10 +67,10 @@ static inline uint64_t ejki_pack_word(const unsigned char *bytes) {
 }
 
 /*
- * Asks for memory that is read soon, some lines of the cache ahead: the processor does so itself within a page
+ * Prefetches memory some lines of the cache ahead of its use: the processor does so itself within a page
  * of memory only. The address may lie beyond what there is.
  */
-static inline void ejki_ask_ahead(const unsigned char *bytes) {
+static inline void ejki_prefetch_bytes(const unsigned char *bytes) {
     enum { AHEAD = 2048 };
     __builtin_prefetch((const void *)((uintptr_t)bytes + AHEAD));
 }
@@ -97,7 +97,7 @@ static inline uint64_t ejki_pack_part(const unsigned char *row, int64_t length, 
 static inline void ejki_pack_bytes(const unsigned char *bytes, int64_t count, uint64_t *words) {
     int64_t done = 0;
     for (; count - done >= 64; done += 64) {
-        ejki_ask_ahead(bytes + done);
+        ejki_prefetch_bytes(bytes + done);
         *words++ = ejki_pack_word(bytes + done);
     }
     if (done < count) *words = ejki_pack_part(bytes, count, done, count - done);

@@ -34,7 +34,7 @@ static void scan_row(const ejki_mask_call *call, const uint8_t *row, int64_t fir
         struct sum sum = sums[j];
         int64_t at = (first + j) * call->bkv;
         for (int64_t w = 0; w < words; w++) {
-            ejki_ask_ahead(row + at + 64 * w);
+            ejki_prefetch_bytes(row + at + 64 * w);
             uint64_t bits = ejki_pack_word(row + at + 64 * w);
             add_word(&sum, bits, ~UINT64_C(0), ejki_word_share(secret, key, w, bits),
                      &left[w % NEAR]);

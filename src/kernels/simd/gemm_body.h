@@ -32,11 +32,11 @@
 /* Columns of a full tile. */
 #define TILE_COLUMNS (TILE_VECTORS * VL)
 
-/* The most lines of memory that one product asks for ahead of time. */
+/* The most lines of memory that one product prefetches. */
 #define GEMM_LINES 80
 
 /*
- * Memory that will be needed after a product: one line is asked for at each step of its depth, so that
+ * Memory that will be needed after a product: one line is prefetched at each step of its depth, so that
  * requests never queue up. With TILE_STREAMS it is a row of a tile's width per step, from line[0] on and
  * `step` floats apart; else the lines listed, into the second-level cache or, if `near`, the first.
  */

@@ -16,7 +16,7 @@
 #include "kernels/declare.h"
 
 #define LOG2E 1.4426950408889634f
-/* Rows of a task, heads of a task, vectors of a row at a time, and how many bytes ahead parts are asked for. */
+/* Rows of a task, heads of a task, vectors of a row at a time, and how many bytes ahead parts are prefetched. */
 enum { ROWS = 16, HEADS = 16, AT_ONCE = 4, AHEAD = 1024 };
 /* Results of more bytes than this are written past the caches. */
 #define STREAMED (INT64_C(1) << 20)

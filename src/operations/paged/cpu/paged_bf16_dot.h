@@ -12,7 +12,7 @@
 #ifndef EJKI_PAGED_BF16_DOT_H
 #define EJKI_PAGED_BF16_DOT_H
 
-#include "operations/paged/cpu/paged_ask.h"
+#include "operations/paged/cpu/paged_prefetch.h"
 
 /* Elements of caches that this tier multiplies. */
 #define OPERAND_TYPES(X) X(BF16) X(I8) X(F8E4M3) X(F8E5M2)
@@ -90,7 +90,7 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
 /* Sums of `rows` rows take in VALUES_AT_ONCE values; weights are BLOCK floats from row to row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, paged_size width, const paged_lines *ask) {
+            paged_size dim, float *sums, paged_size width, const paged_lines *prefetch) {
     enum { PAIRS = VALUES_AT_ONCE / 2 };
     const int size = (int)stored_size(dtype);
     vf weight[4][PAIRS];
@@ -117,7 +117,7 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
             v_store(sums + r * width + d, sum[r][0]);
             if (both) v_store(sums + r * width + d + VL, sum[r][1]);
         }
-        ask_beside(ask, VALUES_AT_ONCE, d * size, LANES * size);
+        prefetch_beside(prefetch, VALUES_AT_ONCE, d * size, LANES * size);
     }
 }
 

@@ -3,7 +3,7 @@
 #ifndef EJKI_PAGED_F32_H
 #define EJKI_PAGED_F32_H
 
-#include "operations/paged/cpu/paged_ask.h"
+#include "operations/paged/cpu/paged_prefetch.h"
 
 /* Elements of caches that this tier multiplies. */
 #define OPERAND_TYPES(X) X(F32) X(BF16) X(F16) X(I8) X(F8E4M3) X(F8E5M2)
@@ -61,7 +61,7 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
 /* Sums of `rows` rows take in VALUES_AT_ONCE values; weights are BLOCK floats from row to row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, paged_size width, const paged_lines *ask) {
+            paged_size dim, float *sums, paged_size width, const paged_lines *prefetch) {
     const int size = (int)stored_size(dtype);
     vf weight[4][VALUES_AT_ONCE];
     EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
@@ -76,7 +76,7 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
             EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_fma(weight[r][k], v, sum[r]);
         }
         EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(sums + r * width + d, sum[r]);
-        ask_beside(ask, VALUES_AT_ONCE, d * size, LANES * size);
+        prefetch_beside(prefetch, VALUES_AT_ONCE, d * size, LANES * size);
     }
 }
 

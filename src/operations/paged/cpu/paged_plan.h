@@ -59,7 +59,7 @@ typedef struct paged_plan {
     paged_size sum_width;    /* rounded up to TILE_COLUMNS */
     paged_size scratch;      /* of a row before it is packed */
     paged_size slots;        /* rows of partial results */
-    bool near;               /* few rows ask for what is read shortly after */
+    bool near;               /* few rows prefetch what is read shortly after */
     paged_size list_at, slot_at, zero_at, worker_at; /* in bytes */
     paged_size worker_bytes, bytes;
 } paged_plan;

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that will be read next, asked for beside products, in the order of memory and into the second-level cache:
- * requests for the first level hold the few registers that it has for misses. A product asks for as many bytes as it
- * reads, one piece from ask_next() on; where that was a pointer that moves and turns at the ends of rows line by line,
- * the pointer and not the products set the pace (bf16 decode: 12 of 20 µs a block of 64 keys).
+ * Memory that will be read next, prefetched beside products, in the order of memory and into the second-level cache:
+ * requests for the first level hold the few registers that it has for misses. A product prefetches as many bytes as it
+ * reads, one piece from prefetch_next() on; where that was a pointer that moves and turns at the ends of rows line by
+ * line, the pointer and not the products were the limit (bf16 decode: 12 of 20 µs a block of 64 keys).
  *
  * Zen 5 is served best by requests for the first level and for what is read shortly after: the same lines of the rows
  * that come NEAR_BYTES later (products of four rows with keys alone: 36 GB/s, of 14 without requests, 18 at half and 29
  * at twice the distance, 26 into the second level).
  */
-#ifndef EJKI_PAGED_ASK_H
-#define EJKI_PAGED_ASK_H
+#ifndef EJKI_PAGED_PREFETCH_H
+#define EJKI_PAGED_PREFETCH_H
 
 #include "operations/paged/cpu/paged_plan.h"
 
 /* What is left of some rows, each `bytes` bytes from `offset` on. */
-typedef struct paged_ask {
+typedef struct paged_prefetch {
     const char *const *row, *const *end;
     paged_size offset, bytes, at;
-} paged_ask;
+} paged_prefetch;
 
-static inline void ask_for(paged_ask *a, const char *const *rows, paged_size count,
-                           paged_size offset, paged_size bytes) {
-    *a = (paged_ask){
+static inline void prefetch_rows(paged_prefetch *a, const char *const *rows, paged_size count,
+                                 paged_size offset, paged_size bytes) {
+    *a = (paged_prefetch){
         .row = rows, .end = bytes > 0 ? rows + count : rows, .offset = offset, .bytes = bytes};
 }
 
 /* Where the next `bytes` bytes begin, as if rows lay side by side; `other` if nothing is left. */
-static inline const char *ask_next(paged_ask *a, paged_size bytes, const char *other) {
+static inline const char *prefetch_next(paged_prefetch *a, paged_size bytes, const char *other) {
     if (a->row == a->end) return other;
     const char *next = *a->row + a->offset + a->at;
     for (a->at += bytes; a->row < a->end && a->at >= a->bytes; a->row++) a->at -= a->bytes;
@@ -36,16 +36,16 @@ static inline const char *ask_next(paged_ask *a, paged_size bytes, const char *o
 
 enum { NEAR_BYTES = 16 << 10 };
 
-/* What a product asks for: a run of lines from `next` on, or lines of other rows; nothing if both are NULL. */
+/* What a product prefetches: a run of lines from `next` on, or lines of other rows; nothing if both are NULL. */
 typedef struct paged_lines {
     const char *next;
     const char *row[16];
 } paged_lines;
 
-/* Asks, at byte `at` of `rows` rows, for as many as are read there, `bytes` of each. Addresses may lie beyond any
+/* Prefetches, at byte `at` of `rows` rows, as many as are read there, `bytes` of each. Addresses may lie beyond any
  * tensor. */
-static inline __attribute__((always_inline)) void ask_beside(const paged_lines *a, const int rows,
-                                                             paged_size at, const int bytes) {
+static inline __attribute__((always_inline)) void
+prefetch_beside(const paged_lines *a, const int rows, paged_size at, const int bytes) {
     if (a->next) {
         const uintptr_t next = (uintptr_t)a->next + (uintptr_t)(rows * at);
         EJKI_UNROLL for (int i = 0; i < rows * bytes; i += 64)

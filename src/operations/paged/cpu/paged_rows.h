@@ -2,7 +2,7 @@
 /*
  * Few rows, as in decoding: up to four rows of a KV head meet VL / 4 of its keys, or fewer rows more keys, where they
  * lie in the cache; sums of values pass through registers a few keys at a time. While keys of a block are read, its
- * values are asked for, and with these the keys of the next block.
+ * values are prefetched, and with these the keys of the next block.
  */
 #ifndef EJKI_PAGED_ROWS_H
 #define EJKI_PAGED_ROWS_H
@@ -18,9 +18,9 @@ typedef struct paged_few {
     bool exact;               /* weights times values key by key */
     int key_step, value_step; /* rows of a head before those of the next head */
     int rows_ahead,
-        heads_ahead; /* where lines are asked for that are read shortly after; 0 and 0: elsewhere */
+        heads_ahead; /* where lines are prefetched that are read shortly after; 0 and 0: elsewhere */
     paged_block *block, *next;
-    paged_ask ask;
+    paged_prefetch prefetch;
 } paged_few;
 
 /* Addresses of `n` rows for a head, `step` bytes behind the item's first; zeros have no heads. */
@@ -33,7 +33,7 @@ static inline void head_rows(const char *const *rows, paged_size t, int n, paged
 /* sum[r * keys + k] += row r times key k. */
 static inline __attribute__((always_inline)) void
 multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, paged_size dim,
-              const float *query, paged_size query_step, vf sum[VL], const paged_lines *ask) {
+              const float *query, paged_size query_step, vf sum[VL], const paged_lines *prefetch) {
     const int keys = VL / rows, size = (int)stored_size(dtype);
     paged_size d = 0;
     for (; d + LANES <= dim; d += LANES, query += VL) {
@@ -44,7 +44,7 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
             EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
                 OPERAND_TERM(q[r], v, sum[r * keys + k]);
         }
-        ask_beside(ask, keys, d * size, LANES * size);
+        prefetch_beside(prefetch, keys, d * size, LANES * size);
     }
     if (d == dim) return;
     EJKI_UNROLL for (int k = 0; k < keys; k++) {
@@ -54,7 +54,7 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
     }
 }
 
-/* What is asked for beside `n` rows from t on of head h: lines of rows that are read shortly after, or the next in the
+/* What is prefetched beside `n` rows from t on of head h: lines of rows that are read shortly after, or the next in the
  * order of memory. */
 static inline void lines_beside(paged_few *f, bool values, int n, paged_size h, paged_size t,
                                 const char *other, paged_lines *out) {
@@ -63,7 +63,7 @@ static inline void lines_beside(paged_few *f, bool values, int n, paged_size h, 
     const paged_size bytes = (values ? p->value_dim : p->dim) * paged_bytes(c->dtype);
     out->next = NULL;
     if (f->rows_ahead + f->heads_ahead == 0) {
-        out->next = ask_next(&f->ask, n * bytes, other);
+        out->next = prefetch_next(&f->prefetch, n * bytes, other);
         return;
     }
     const char *const *rows = values ? f->block->value : f->block->key;
@@ -86,20 +86,20 @@ static inline void lines_beside(paged_few *f, bool values, int n, paged_size h, 
 static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dtype, const int rows,
                                                              paged_few *f, paged_size i,
                                                              paged_size h, paged_size t,
-                                                             bool asks) {
+                                                             bool prefetches) {
     const paged_problem *p = f->j->p;
     const paged_size depth = f->j->work->plan.depth, size = stored_size(dtype);
     const float *query = f->query + i * depth;
     const int keys = VL / rows;
-    paged_lines ask = {0}, none = {0};
+    paged_lines prefetch = {0}, none = {0};
     for (int s = 0; s < f->key_step; s += keys) {
         const char *key[VL];
         vf sum[VL];
         float products[VL];
         EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
         head_rows(f->block->key, t + s, keys, h * p->key.head * size, f->block, key);
-        if (asks) lines_beside(f, false, keys, h, t + s, key[0], &ask);
-        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, &ask);
+        if (prefetches) lines_beside(f, false, keys, h, t + s, key[0], &prefetch);
+        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, &prefetch);
         if (p->tail_dim > 0) {
             head_rows(f->block->tail, t + s, keys, h * p->key_tail.head * size, f->block, key);
             multiply_keys(dtype, rows, key, p->tail_dim, query + padded(p->dim), depth, sum, &none);
@@ -114,17 +114,17 @@ static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dty
 static inline __attribute__((always_inline)) void add_values(const ejk_dtype dtype, const int rows,
                                                              paged_few *f, paged_size i,
                                                              paged_size h, paged_size t,
-                                                             bool asks) {
+                                                             bool prefetches) {
     const paged_problem *p = f->j->p;
     const paged_size width = f->j->work->plan.width;
     const paged_size size = stored_size(dtype);
-    paged_lines ask = {0};
+    paged_lines prefetch = {0};
     for (paged_size end = t + f->value_step; t < end; t += VALUES_AT_ONCE) {
         const char *value[VALUES_AT_ONCE];
         head_rows(f->block->value, t, VALUES_AT_ONCE, h * p->value.head * size, f->block, value);
-        if (asks) lines_beside(f, true, VALUES_AT_ONCE, h, t, value[0], &ask);
+        if (prefetches) lines_beside(f, true, VALUES_AT_ONCE, h, t, value[0], &prefetch);
         add_columns(dtype, rows, value, f->scores + i * BLOCK + t / PAGED_PACK, p->value_dim,
-                    f->sums + i * width, width, &ask);
+                    f->sums + i * width, width, &prefetch);
     }
 }
 
@@ -154,15 +154,15 @@ static void add_seen(paged_few *f, paged_size i, paged_size h) {
         if (i_ < rows_) body(dtype, 1, f, from_ + i_, h, t, i_ == 0);                              \
     } while (0)
 
-/* Begins to ask for what lies beside key or value t of head h: at the first head for all of them, if their rows lie
+/* Begins to prefetch what lies beside key or value t of head h: at the first head for all of them, if their rows lie
  * side by side, else for each its own. */
-static inline void begin_asking(paged_few *f, const paged_cache *c, const char *const *rows,
-                                paged_size dim, paged_size h, paged_size t, paged_size count) {
+static inline void begin_prefetch(paged_few *f, const paged_cache *c, const char *const *rows,
+                                  paged_size dim, paged_size h, paged_size t, paged_size count) {
     const paged_size size = paged_bytes(c->dtype);
     const bool together = c->head == dim;
     if (h > 0 && together) return;
-    ask_for(&f->ask, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
-            (together ? f->j->heads : 1) * dim * size);
+    prefetch_rows(&f->prefetch, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
+                  (together ? f->j->heads : 1) * dim * size);
 }
 
 static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
@@ -170,19 +170,20 @@ static inline __attribute__((always_inline)) void block_scores(const ejk_dtype d
     const paged_size low = f->block->low / LANES * LANES;
     for (paged_size t = low; t < ejki_round_up(f->block->high, LANES); t += f->key_step)
         for (paged_size h = 0; h < f->j->heads; h++) {
-            begin_asking(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t,
-                         f->key_step);
+            begin_prefetch(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t,
+                           f->key_step);
             FOR_ROWS(score_keys, dtype, f, h, t);
         }
 }
 
-static inline __attribute__((always_inline)) void
-block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size heads, bool asks) {
+static inline __attribute__((always_inline)) void block_values(const ejk_dtype dtype, paged_few *f,
+                                                               paged_size first, paged_size heads,
+                                                               bool prefetches) {
     const paged_size low = f->block->low / f->value_step * f->value_step;
-    const char *const *next = asks && f->next->high > 0 ? f->next->key : NULL;
+    const char *const *next = prefetches && f->next->high > 0 ? f->next->key : NULL;
     for (paged_size t = low; t < f->block->high; t += f->value_step)
         for (paged_size h = first; h < first + heads; h++) {
-            begin_asking(f, &f->j->p->key, next, f->j->p->dim, h, t, f->value_step);
+            begin_prefetch(f, &f->j->p->key, next, f->j->p->dim, h, t, f->value_step);
             FOR_ROWS(add_values, dtype, f, h, t);
         }
 }
@@ -193,8 +194,8 @@ block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size h
     }
 #define VALUES_OF(T)                                                                               \
     static __attribute__((noinline)) void block_values_##T(paged_few *f, paged_size h,             \
-                                                           paged_size heads, bool asks) {          \
-        block_values(EJK_DTYPE_##T, f, h, heads, asks);                                            \
+                                                           paged_size heads, bool prefetches) {    \
+        block_values(EJK_DTYPE_##T, f, h, heads, prefetches);                                      \
     }
 OPERAND_TYPES(SCORES_OF)
 OPERAND_TYPES(VALUES_OF)
@@ -203,7 +204,7 @@ OPERAND_TYPES(VALUES_OF)
         block_scores_##T(f);                                                                       \
         break;
 #define VALUES_CASE(T)                                                                             \
-    case EJK_DTYPE_##T: block_values_##T(f, h, heads, asks); break;
+    case EJK_DTYPE_##T: block_values_##T(f, h, heads, prefetches); break;
 
 static void any_block_scores(paged_few *f) {
     switch (f->j->p->key.dtype) {
@@ -211,7 +212,7 @@ static void any_block_scores(paged_few *f) {
     default: break;
     }
 }
-static void any_block_values(paged_few *f, paged_size h, paged_size heads, bool asks) {
+static void any_block_values(paged_few *f, paged_size h, paged_size heads, bool prefetches) {
     switch (f->j->p->value.dtype) {
         OPERAND_TYPES(VALUES_CASE)
     default: break;

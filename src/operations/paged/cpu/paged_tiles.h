@@ -2,7 +2,7 @@
 /*
  * Many rows of a KV head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
  * pages and packed, keys transposed into panels, and used by all tiles of PAGED_ROWS rows of the item. Lines of the
- * next block are asked for while products run.
+ * next block are prefetched while products run.
  */
 #ifndef EJKI_PAGED_TILES_H
 #define EJKI_PAGED_TILES_H
@@ -24,8 +24,8 @@ typedef struct paged_many {
     paged_block *block, *next;
     paged_scale scale;
     bool fit; /* the block's values are finite, or all rows see them */
-    paged_ask ask_key, ask_value;
-    paged_size pace; /* lines that a product asks for */
+    paged_prefetch prefetch_key, prefetch_value;
+    paged_size lines_each; /* that a product prefetches */
 } paged_many;
 
 /* ---- Packing ---------------------------------------------------------------------------------------- */
@@ -121,17 +121,18 @@ static void begin_next(paged_many *m, paged_size products) {
     const paged_size key = p->dim * paged_bytes(p->key.dtype);
     const bool latent = p->value.data == p->key.data;
     const paged_size value = latent ? 0 : p->value_dim * paged_bytes(p->value.dtype);
-    ask_for(&m->ask_key, b->key + b->low, count, 0, key);
-    ask_for(&m->ask_value, b->value + b->low, count, 0, value);
-    m->pace = count * (ejki_cdiv(key, 64) + ejki_cdiv(value, 64)) / paged_most(products, 1) + 1;
+    prefetch_rows(&m->prefetch_key, b->key + b->low, count, 0, key);
+    prefetch_rows(&m->prefetch_value, b->value + b->low, count, 0, value);
+    m->lines_each =
+        count * (ejki_cdiv(key, 64) + ejki_cdiv(value, 64)) / paged_most(products, 1) + 1;
 }
 
 static void next_lines(paged_many *m, gemm_prefetch *lines) {
     lines->near = false;
     lines->count = 0;
-    while (lines->count < paged_least(m->pace, GEMM_LINES)) {
-        const char *line = ask_next(&m->ask_key, 64, NULL);
-        if (!line) line = ask_next(&m->ask_value, 64, NULL);
+    while (lines->count < paged_least(m->lines_each, GEMM_LINES)) {
+        const char *line = prefetch_next(&m->prefetch_key, 64, NULL);
+        if (!line) line = prefetch_next(&m->prefetch_value, 64, NULL);
         if (!line) return;
         lines->line[lines->count++] = (const float *)(const void *)line;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What suits a processor. Which lines few rows ask for: paged_ask.h has the figures. Rows of a task: each packs all its
- * keys, so more rows are better while their sums stay in the second-level cache and there are tasks for all threads
+ * What suits a processor. Which lines few rows prefetch: paged_prefetch.h has the figures. Rows of a task: each packs
+ * all its keys, so more rows are better while their sums stay in the second-level cache and all threads have tasks
  * (512 rows on 7680, ms of 192, 384 and 768 rows a task; Zen 5: 342, 325, 310 in float32, 182, 175, 170 in bf16; AMX on
  * a Sapphire Rapids: 402, -, 316, and with blocks of 512 keys in place of 128: 398, -, 289). Latents have blocks of 128
  * keys there (3.8 ms for 8192 keys and 16 heads; 4.8 with 512).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * causal_conv1d in vectors. A task is SEGMENT tokens of up to COLUMNS channels, four tokens at a time; lines 32 KiB
- * ahead, which is four tokens of floats, are asked for meanwhile, by PREFETCHT1 as prefetches into L1 hardly overlap on
+ * ahead, which is four tokens of floats, are prefetched meanwhile, by PREFETCHT1 as those into L1 hardly overlap on
  * Zen 4. Results of calls larger than a cache go past the caches, which would read their lines first. States follow
  * when all results are there, as one that is updated in place is read until then.
  */

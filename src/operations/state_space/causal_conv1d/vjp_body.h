@@ -50,7 +50,7 @@ INLINE void d_sums_at(const ejk_dtype dtype, const int width, const int tokens, 
     }
 }
 
-INLINE void ask(const ejk_dtype dtype, const void *row, int64_t c, int64_t distance) {
+INLINE void prefetch(const ejk_dtype dtype, const void *row, int64_t c, int64_t distance) {
     const int64_t bytes = distance * element_size(dtype);
     __builtin_prefetch((const void *)((uintptr_t)element_at(dtype, row, c) + (uintptr_t)bytes), 0,
                        2);
@@ -64,8 +64,8 @@ INLINE void d_sums_of(const ejk_dtype dtype, const int width, const int tokens, 
     for (; c + 2 * VL <= columns; c += 2 * VL) {
         for (int64_t i = -c & (line - 1); i < 2 * VL; i += line)
             for (int r = 0; r < tokens; r++) {
-                ask(dtype, rows[r + width - 1], c + i, TOKENS * s->t.p->x.step);
-                ask(dtype, cotangents[r], c + i, TOKENS * s->t.p->y.step);
+                prefetch(dtype, rows[r + width - 1], c + i, TOKENS * s->t.p->x.step);
+                prefetch(dtype, cotangents[r], c + i, TOKENS * s->t.p->y.step);
             }
         EJKI_UNROLL for (int half = 0; half < 2; half++) d_sums_at(
             dtype, width, tokens, s, rows, cotangents, to, own, (lanes){.c = c, .half = half});

@@ -61,7 +61,7 @@ static inline int64_t slabs_of(const scan_problem *p, int64_t stride) {
 /* ---- States ------------------------------------------------------------------------------------------ */
 
 /* States of VL channels, of which `left` count, from [E,K] to [states][stride]; `slot` -1: zeros. Those of `next` are
- * asked for. */
+ * prefetched. */
 static inline void take_states(const slab *s, const scan_states *from, int64_t slot, int64_t next,
                                int64_t e, float *to) {
     const int64_t left = s->channels - e, states = s->p->states;

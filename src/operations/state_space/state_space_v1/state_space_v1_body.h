@@ -11,8 +11,8 @@
 #include "operations/state_space/state_space_v1/scan.h"
 
 /*
- * Rows of many models are a power of 2 apart: those of CHUNK tokens, and of as many that are asked for, have to share a
- * few sets of a cache. At E=2048, 64 took longer than 16.
+ * Rows of many models are a power of 2 apart: those of CHUNK tokens, and of as many that are prefetched, share a few
+ * sets of a cache. At E=2048, 64 took longer than 16.
  */
 enum { SLAB = 128, CHUNK = 16 };
 

@@ -43,12 +43,13 @@ AMX_INLINE amx_vjp_score amx_vjp_score_of(const int kind, const amx_form *f, con
 /* A key's weights and dS: biases as above, of rows 0-15 and 16-31. `sums_bias`: d_bias goes to its sums in f32. */
 AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const bool sums_bias,
                                              const amx_vjp_fixed *f, const amx_form *form, int key,
-                                             __m512i bias, __m512i later_bias, amx_vjp_pair *d_bias,
-                                             amx_fit *fit) {
+                                             __m512i bias, __m512i second_bias,
+                                             amx_vjp_pair *d_bias, amx_fit *fit) {
     const amx_vjp_score_tile *st = &f->tile;
     const float *score = st->scores + key * AMX_ROWS, *product = st->products + key * AMX_ROWS;
     const amx_vjp_score a = amx_vjp_score_of(kind, form, score, bias, f->base, fit);
-    const amx_vjp_score b = amx_vjp_score_of(kind, form, score + 16, later_bias, f->base_high, fit);
+    const amx_vjp_score b =
+        amx_vjp_score_of(kind, form, score + 16, second_bias, f->base_high, fit);
     const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(st->visible, key),
                                              amx_vjp_weights(&f->exp, a.number, b.number));
     _mm512_store_si512(st->weights + key / 16 * st->half + key % 16 * 32, w);

@@ -28,7 +28,7 @@ static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, i
     return task;
 }
 
-/* The first key that a task will need, near enough to ask memory for it. */
+/* The first key that a task will need, near enough to prefetch it. */
 static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
                               const tile_task *task) {
     int64_t key, end;

@@ -85,7 +85,7 @@ static void multiply_columns(chunk *c, const back *b, const float *rows, float *
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS)
         for (rec_size j = 0; j < r + TILE_ROWS; j += TILE_COLUMNS) {
             vf sum[TILE_ROWS][TILE_VECTORS];
-            ask(&c->ahead);
+            prefetch(&c->ahead);
             tile_clear(sum);
             for (rec_size s = 0; s < b->slabs; s++) {
                 const float *own = rows + (s * CHUNK + r) * TILE_COLUMNS;
@@ -102,7 +102,7 @@ static void multiply_columns(chunk *c, const back *b, const float *rows, float *
 /* Rows r on of a state, over all columns, times a panel of what is turned. */
 INLINE void multiply_state(chunk *c, const back *b, const float *state, rec_size r,
                            const float *turned, vf sum[TILE_ROWS][TILE_VECTORS]) {
-    ask(&c->ahead);
+    prefetch(&c->ahead);
     tile_clear(sum);
     for (rec_size s = 0; s < b->slabs; s++)
         tile(TILE_COLUMNS, state + (s * c->pitch + r) * TILE_COLUMNS, TILE_COLUMNS, 1,
@@ -134,7 +134,7 @@ INLINE float back_state(chunk *c, const back *b, const bool delta, const float *
         for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
             vf sum[TILE_ROWS][TILE_VECTORS];
             float *at = b->d_state + (s * c->pitch + r) * TILE_COLUMNS;
-            ask(&c->ahead);
+            prefetch(&c->ahead);
             EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
                 const vf factor = v_set1(c->whole[r + i]);
                 EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {

@@ -43,7 +43,7 @@ static void write_out(chunk *c, rec_size h, rec_size at, const float *state) {
     const rec_size columns = c->p->value_size;
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
-        ask(&c->ahead);
+        prefetch(&c->ahead);
         const float *own = c->own + r * CHUNK, *u = c->u + r * TILE_COLUMNS;
         tile_clear(sum);
         tile(c->p->key_size, token_rows(c, c->qt, r), 1, TILE_COLUMNS, state, sum);
@@ -119,7 +119,7 @@ static rec_size worker_floats(const rec_problem *p, int32_t workers) {
     return chunk_floats(p) + shared_heads(p, workers) * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
 }
 
-/* Rows are asked for in equal numbers before all tiles of a head. */
+/* Rows are prefetched in equal numbers before all tiles of a head. */
 static void share_out(chunk *c, const task *t) {
     const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
     const rec_size passes = c->p->update == REC_DELTA ? 2 : 1;

@@ -141,7 +141,7 @@ static void ask_tensor(work *w, int role, rec_size n, rec_size heads, rec_size s
     if (p->view[role].present) ask_rows(&w->c, role, n, rec_head(p, w->at.h, heads), 0, size);
 }
 
-/* Tiles of a head before which rows are asked for. */
+/* Tiles of a head before which rows are prefetched. */
 static rec_size tiles_of(const work *w, bool backwards) {
     const bool delta = w->at.p->update == REC_DELTA;
     const rec_size passes = backwards ? (delta ? 3 : 2) * PANELS : 0;

@@ -25,19 +25,19 @@
  */
 enum { CHUNK = 32 };
 
-/* Rows of tensors that the next chunk needs, asked for a few at a time between products: else 38 % of the time
+/* Rows of tensors that the next chunk needs, prefetched a few at a time between products: else 38 % of the time
  * goes into waiting for them, and requests for many at once would be dropped. Rows of the output are among them. */
 enum { MOST_AHEAD = 8 };
 typedef struct ahead {
     const char *row[MOST_AHEAD];
     rec_size step[MOST_AHEAD], bytes[MOST_AHEAD];
-    int count, next, each; /* each: rows to ask for at a time */
+    int count, next, each; /* each: rows to prefetch at a time */
     rec_size rows;
     const char *kept, *end; /* what gradients keep of a chunk, a few lines at a time */
 } ahead;
 enum { KEPT_AHEAD = 12 * 64 };
 
-INLINE void ask(ahead *a) {
+INLINE void prefetch(ahead *a) {
     for (rec_size i = 0; i < KEPT_AHEAD && a->kept < a->end; i += 64, a->kept += 64)
         __builtin_prefetch(a->kept, 0, 2);
     for (int n = 0; n < a->each && a->rows > 0; n++) {
@@ -134,7 +134,7 @@ static void multiply_rows(const chunk *c, const float *slabs, float *to) {
 INLINE void solve(chunk *c, const float *state, float *x) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
-        ask(&c->ahead);
+        prefetch(&c->ahead);
         const float *rest = c->rest + r * CHUNK;
         float *u = c->u + r * TILE_COLUMNS;
         tile_clear(sum);
@@ -175,7 +175,7 @@ static void update_state(chunk *c, const float *state, float *after) {
     scale_tokens(c, c->until, c->u);
     for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
-        ask(&c->ahead);
+        prefetch(&c->ahead);
         const float *at = state + r * TILE_COLUMNS;
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf factor = v_set1(c->whole[r + i]);

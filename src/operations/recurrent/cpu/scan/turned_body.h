@@ -16,7 +16,7 @@ INLINE void sum_column(const bool has_x, const token *t, rec_size rows, const fl
     rec_size i = 0;
     for (; i + VL <= rows; i += VL) {
         const vf s = v_load(from + i);
-        ask_state(from + i, i);
+        prefetch_state(from + i, i);
         if (has_x) xs = v_fma(v_load(t->x + i), s, xs);
         ys = v_fma(v_load(t->y + i), s, ys);
     }
