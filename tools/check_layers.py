@@ -224,6 +224,22 @@ def check_decisions(root):
         yield f"docs/adr/{page}: stands in only one of the folder and the list of docs/architecture.md"
 
 
+def check_example(root):
+    """The operation that CONTRIBUTING.md walks through has no more files and lines than the page says."""
+    said = re.search(r"`(\w+)` and its gradient, which are (\d+) files of at most (\d+)\s+lines",
+                     (root / "CONTRIBUTING.md").read_text())
+    if not said:
+        yield "CONTRIBUTING.md: does not say how many files and lines its example has"
+        return
+    name = said.group(1)
+    files = [root / f"include/ejkernel/{name}.h", root / f"docs/kernels/{name}.md", root / f"bench/suites/{name}.txt",
+             root / f"tests/conformance/{name.split('_')[-1]}_case.c",
+             *(file for file in (root / "src/operations").glob(f"*/{name}/**/*") if file.is_file())]
+    count, lines = len(files), sum(len(file.read_text().splitlines()) for file in files)
+    if count > int(said.group(2)) or lines > int(said.group(3)):
+        yield f"{name}: has {count} files of {lines} lines, CONTRIBUTING.md says {said.group(2)} of {said.group(3)}"
+
+
 def check_text(path, lines):
     code = path.suffix in CODE or path.name == "CMakeLists.txt"
     if code and len(lines) > MAX_LINES:
@@ -255,7 +271,7 @@ def is_generic(path):
 
 
 def main():
-    faults = [*check_rooms_page(ROOT), *check_public(ROOT), *check_decisions(ROOT)]
+    faults = [*check_rooms_page(ROOT), *check_public(ROOT), *check_decisions(ROOT), *check_example(ROOT)]
     word = operation_word()
     for path, lines in text_files(ROOT):
         faults += check_text(path, lines)

@@ -31,8 +31,7 @@ DEVICE ejki_size segments_of(const ejki_range &range) {
 
 /* Columns c to c + COUNT - 1 of an item: sums divided, 0 of no tokens. */
 template <int COUNT>
-DEVICE void put(const pool_problem &p, const ejki_item &at, ejki_size c, const float (&sum)[COUNT],
-                ejki_size tokens) {
+DEVICE void put(const pool_problem &p, const ejki_item &at, ejki_size c, const float (&sum)[COUNT], ejki_size tokens) {
     run_of<ELEMENT, COUNT> result;
     for (int i = 0; i < COUNT; i++) result.at[i] = narrow(tokens ? sum[i] / tokens : 0);
     *(run_of<ELEMENT, COUNT> *)((element *)p.y.data + ejki_run_start(&p.runs, &p.y, &at, at.step) + c) = result;
@@ -63,26 +62,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) pool(const pool_argumen
             for (int i = 0; i < VECTOR; i++) partial[i] = sum[i];
         }
     }
-    if (a.splits == 1 && row == 0 && c < p.runs.width)
-        put(p, at, c, total, range.end - range.begin);
+    if (a.splits == 1 && row == 0 && c < p.runs.width) put(p, at, c, total, range.end - range.begin);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) combine(const pool_arguments a) {
     const pool_problem &p = a.p;
     const ejki_size count = pool_items(&p, p.rows) * p.runs.width;
-    for (ejki_size n = (ejki_size)blockIdx.x * THREADS + threadIdx.x; n < count;
-         n += (ejki_size)gridDim.x * THREADS) {
+    for (ejki_size n = (ejki_size)blockIdx.x * THREADS + threadIdx.x; n < count; n += (ejki_size)gridDim.x * THREADS) {
         const ejki_item at = ejki_item_at(&p.runs, p.rows, n / p.runs.width);
         const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
         const float sum[] = {sum_in_order(a.partial + n, segments_of(range), count)};
         put(p, at, n % p.runs.width, sum, range.end - range.begin);
     }
-}
-
-DEVICE run shared_out(const run &cotangent, ejki_size tokens) {
-    run result;
-    for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(widen(cotangent.at[i]) / tokens);
-    return result;
 }
 
 /* LANES threads take POOL_SPREAD tokens of a run, and divide once for all that have the same mean. */
@@ -102,8 +93,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) spread(const pool_argument
                 const ejki_range range = ejki_chunk_of_token(&p.chunks, t);
                 const ejki_size end = range.end < last ? range.end : last;
                 run value = {};
-                if (range.row >= 0)
-                    value = shared_out(*(const run *)(y + range.row * p.y.step + c), range.end - range.begin);
+                if (range.row >= 0) value = *(const run *)(y + range.row * p.y.step + c);
+                for (int i = 0; i < VECTOR; i++) value.at[i] = narrow(widen(value.at[i]) / (range.end - range.begin));
                 do *(run *)(x + t * p.x.step + c) = value; while (++t < end);
             }
     }
