@@ -284,12 +284,12 @@ static void amx_block(amx_state *s, int64_t row) {
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_STAGE_CHUNKS + 1) * AMX_STAGE_CHUNKS);
-        const bool sees = amx_any_visible(s, &span);
-        if (sees) {
+        const bool visible = amx_any_visible(s, &span);
+        if (visible) {
             amx_make_weights(s, &span);
             amx_add_values(s, &span);
         }
-        span.ready = sees;
+        span.ready = visible;
     }
     if (e->high <= s->following) amx_end_tile(s, row);
 }

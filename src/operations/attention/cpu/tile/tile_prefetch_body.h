@@ -25,7 +25,7 @@ static inline gemm_prefetch *tile_next_prefetch(tile_state *s) {
     tile_prefetch *a = &s->ahead;
     const float **line = a->lines.line;
     int64_t count = 0;
-    a->credit += a->pace;
+    a->credit += a->lines_each;
     while (a->credit > 0 && a->current < a->count && count < TILE_PREFETCH_LINES) {
         tile_stream *t = &a->stream[a->current];
         if (t->rows == 0) {
@@ -171,7 +171,7 @@ static void tile_plan_prefetch(tile_state *s, int64_t high) {
     for (int32_t i = 2; i < a->count; i++) due += tile_lines_of(&a->stream[i]);
     if (rows > 0) due = ejki_max(0, due - TILE_PREFETCH_EASY_LINES * tile_products(s, key, high));
     due += tile_lines_of(&a->stream[0]) + tile_lines_of(&a->stream[1]);
-    a->pace = 1 + due / ejki_max(1, tile_products(s, s->block, s->end));
+    a->lines_each = 1 + due / ejki_max(1, tile_products(s, s->block, s->end));
     a->current = 0;
     a->credit = 0;
 }

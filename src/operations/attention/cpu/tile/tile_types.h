@@ -73,12 +73,12 @@ typedef struct tile_stream {
 /*
  * What will be needed next is prefetched while products run: keys and values of the next block, the first two
  * streams; towards a task's end the places its output goes to, and keys, values and queries of the worker's
- * likely next task. Each product may prefetch `pace` more lines; rows are taken whole as long as there is credit.
+ * likely next task. Each product may prefetch `lines_each` more; rows are taken whole as long as there is credit.
  */
 typedef struct tile_prefetch {
     tile_stream stream[6];
     int32_t current, count;
-    int64_t pace, credit;
+    int64_t lines_each, credit;
     gemm_prefetch lines;
 } tile_prefetch;
 

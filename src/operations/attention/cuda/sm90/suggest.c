@@ -6,7 +6,7 @@ enum { MULTIPROCESSORS = 132 };
 enum { LONG = 2048 }; /* keys that a row sees, from which on more at a time are better */
 
 /* Keys that the row in the middle of a sequence sees by positions. */
-static int64_t keys_seen(const ejki_flash_problem *p, int64_t queries, int64_t keys) {
+static int64_t keys_visible(const ejki_flash_problem *p, int64_t queries, int64_t keys) {
     const int64_t middle = queries / 2;
     const int64_t end = ejki_min(keys - 1 - middle, p->last_offset) + middle + 1;
     return ejki_max(0, end - ejki_max(0, middle + p->first_offset));
@@ -40,11 +40,11 @@ static const tile_choice wide_many[TILES] = {
  * does.
  */
 static double share_used(const ejki_flash_problem *p, const tile_choice *c, int64_t queries,
-                         int64_t keys, int64_t seen) {
+                         int64_t keys, int64_t visible) {
     const int64_t rows = ejki_round_up(queries, 64);
     const int64_t lacking = ejki_round_up(queries, c->queries) - rows;
     const bool rising = p->last_offset < keys - 1;
-    const double least = (double)(c->queries - lacking) / (double)(2 * seen + 1);
+    const double least = (double)(c->queries - lacking) / (double)(2 * visible + 1);
     const double cost = rising && least < 1 ? least : 1;
     return (double)rows / ((double)rows + cost * (double)lacking);
 }
@@ -57,8 +57,8 @@ void ejki_sm90_suggest(const void *problem, int32_t threads, ejk_opt_int *values
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
     const int64_t sequences = ejki_max(1, p->batch), of = packed ? sequences : 1;
     const int64_t keys = p->keys / of, queries = ejki_max(1, p->queries / of);
-    const int64_t seen = keys_seen(p, queries, keys);
-    const bool many = seen >= LONG;
+    const int64_t visible = keys_visible(p, queries, keys);
+    const bool many = visible >= LONG;
     const tile_choice *choices = narrow ? many ? narrow_many : narrow_few
                                  : many ? wide_many
                                         : wide_few;
@@ -68,7 +68,7 @@ void ejki_sm90_suggest(const void *problem, int32_t threads, ejk_opt_int *values
         const int64_t tiles = ejki_cdiv(queries, c->queries);
         const double busy =
             (double)tiles * (double)sequences * (double)p->query_heads / MULTIPROCESSORS;
-        const double used = share_used(p, c, queries, keys, seen);
+        const double used = share_used(p, c, queries, keys, visible);
         const double speed = c->speed * used * (busy < 1 ? busy : 1);
         if (speed > most) best = c, most = speed;
     }
