@@ -110,10 +110,10 @@ class Call:
     `mapped` says of a mapped call which operands have one more axis in front, for its `elements`.
     """
 
-    def __init__(self, name, operands, results, arguments, elements=0, mapped=()):
+    def __init__(self, name, operands, results, arguments, elements, mapped):
         self.operation = catalogue()[name]
         self.name, self.operands, self.results = name, operands, results
-        self.arguments, self.elements, self.mapped = arguments, elements, mapped or (False,) * len(operands)
+        self.arguments, self.elements, self.mapped = arguments, elements, mapped
         self.values = json.loads(arguments)
         star = "*" if elements else ""
         inputs = ",".join("*" * each + operand for operand, each in zip(operands, self.mapped))
@@ -142,11 +142,33 @@ class Call:
         order += [name for name in self.results if name in self.operands]
         return call_of(self.name, self.operands, tuple(order), self.arguments)
 
+    def with_choice(self, plan):
+        """The same call, given the parameters of a plan by its description, which it then always has."""
+        entry = self.operation.entry
+        field, inner = entry["config_field"], entry["parameters_field"]
+        chosen = {}
+        for step in plan.get("steps", [plan]):
+            for name, value in step["parameters"].items():
+                chosen.setdefault(name, set()).add(value)
+        # What steps disagree about stays open, since no one value is that of all.
+        parameters = {name: values.pop() for name, values in chosen.items() if len(values) == 1}
+        config = dict(self.values.get(field) or {})
+        if inner:
+            config[inner] = {**(config.get(inner) or {}), **parameters}
+        else:
+            config |= parameters
+        if not parameters:
+            return self
+        arguments = json.dumps({**self.values, field: config}, sort_keys=True, separators=(",", ":"))
+        return call_of(self.name, self.operands, self.results, arguments, self.elements, self.mapped)
 
-@lru_cache(maxsize=4096)
+
+_call = lru_cache(maxsize=4096)(Call)
+
+
 def call_of(name, operands, results, arguments, elements=0, mapped=()):
     """The Call of these."""
-    return Call(name, operands, results, arguments, elements, mapped)
+    return _call(name, operands, results, arguments, elements, mapped or (False,) * len(operands))
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import os
 from functools import cache, lru_cache
 
 import jax
@@ -20,7 +19,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from . import _device, _foreign, _library, _records, _sharding, _tensors
 
-_library.declare({"ejk_jax_workspace": ((_library._S, ctypes.c_void_p, _library._I, ctypes.c_void_p), _library._I)})
+_P, _I, _S = ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
+_library.declare({"ejk_jax_workspace": ((_S, _P, _I, _P, _P), _I)})
 
 _TARGET, _RECORDED = "ejkernel_call", "ejkernel_recorded_call"
 
@@ -69,21 +69,32 @@ def _shapes_of(arrays):
     return [a.shape for a in arrays], [a.dtype for a in arrays]
 
 
-def _gpu_workspace(call, views):
-    """Bytes of the workspace of a call on a GPU, where XLA may record it into its command buffers; else None.
-
-    Experimental: of 16 operations that were tried so one went wrong, the gradient of means, and why is not known.
-    """
-    if os.environ.get("EJKERNEL_EXPERIMENTAL") != "1" or jax.default_backend() != "gpu":
-        return None
+def _plan_on_gpu(call, views):
+    """(bytes of workspace, description) of the plan of a call on a GPU; None where there is none."""
     tensors = (_tensors.Tensor * len(views))()
     for tensor, (shape, dtype) in zip(tensors, views):
         number = _records.DTYPES[_records.dtype_name(dtype)]
         tensor.dtype, tensor.rank, tensor.device_type = number, len(shape), _device.CUDA
         tensor.shape[: len(shape)], tensor.strides[: len(shape)] = shape, _records.contiguous(shape)
-    size = ctypes.c_int64()
-    status = _library.lib.ejk_jax_workspace(call.text.encode(), tensors, len(views), ctypes.byref(size))
-    return size.value if status == 0 else None  # what the library cannot do it says when it is asked to
+    size, ask = ctypes.c_int64(), _library.lib.ejk_jax_workspace
+    try:
+        plan = _library.json_from(ask, call.text.encode(), tensors, len(views), ctypes.byref(size))
+    except _library.Error:  # what the library cannot do it says when it is asked to
+        return None
+    return size.value, plan
+
+
+def _recorded_call(call, views):
+    """A call as XLA may record it into its command buffers, and the bytes of its workspace; None where it may not.
+
+    A program has as much workspace as was asked for when it was made, so its calls keep the choice that was made then.
+    """
+    found = _plan_on_gpu(call, views) if jax.default_backend() == "gpu" else None
+    if found is None:
+        return None
+    call = call.with_choice(found[1])
+    found = _plan_on_gpu(call, views)
+    return found and (call, found[0])
 
 
 def _handler_call(call, arrays):
@@ -92,17 +103,17 @@ def _handler_call(call, arrays):
     shapes, dtypes = _shapes_of(arrays)
     results = call.specs(shapes, dtypes)
 
-    def made(target, specs):
+    def made(target, call, specs):
         specs = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), **more) for shape, dtype in specs]
         run = jax.ffi.ffi_call(target, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
         return lambda *arrays: tuple(run(*arrays, call=call.text))[: len(results)]
 
-    plain = made(_TARGET, results)
+    plain = made(_TARGET, call, results)
     # XLA refuses a recording of nothing.
-    size = _gpu_workspace(call, [*zip(shapes, dtypes), *results]) if all(map(_is_something, results)) else None
-    if size is None:
+    found = _recorded_call(call, [*zip(shapes, dtypes), *results]) if all(map(_is_something, results)) else None
+    if found is None:
         return plain(*arrays)
-    recorded = made(_RECORDED, [*results, ((size,), "uint8")])
+    recorded = made(_RECORDED, found[0], [*results, ((found[1],), "uint8")])
     return jax.lax.platform_dependent(*arrays, cuda=recorded, default=plain)
 
 

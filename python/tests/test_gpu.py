@@ -261,6 +261,29 @@ def test_jax_transformations():
     close(np.asarray(steps(q)), np.asarray(call(call(call(q)))), "scan")
 
 
+def test_jax_command_buffers():
+    """XLA may record calls, whose programs say the choice they have workspace for; what it recorded runs again."""
+    jax, gpu = _jax_gpu()
+    import libejkernel.jax as ejx
+
+    name, arrays = _attention()
+    function = getattr(ejx, name)
+    q, k, v = (jax.device_put(a, gpu) for a in arrays)
+    query = q[:, :1]  # one row over keys in parts, which takes workspace
+
+    def calls(query, q):
+        for _ in range(4):
+            query, q = function(query, k, v), function(q, k, v, causal=True)
+        return query, q
+
+    step = jax.jit(calls)
+    text = step.lower(query, q).as_text()
+    assert "@ejkernel_recorded_call" in text and "@ejkernel_call" not in text and "fwd_params" in text
+    for factor in (1, 0.5, 2, 1):
+        for found, right in zip(step(query * factor, q * factor), calls(query * factor, q * factor)):
+            assert same_bits(np.asarray(found), np.asarray(right))
+
+
 def test_jax_donated_states():
     """What is updated is a result; memory that is donated is used again, and without donation the state is copied."""
     jax, gpu = _jax_gpu()

@@ -12,6 +12,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import libejkernel  # noqa: E402
 import libejkernel.jax as ejx  # noqa: E402
+import libejkernel.numpy as ejk  # noqa: E402
 import numpy as np  # noqa: E402
 from framework_calls import (  # noqa: E402
     DIFFERENTIABLE,
@@ -258,7 +259,7 @@ def test_what_cannot_be_had_is_said():
 
 def test_programs_for_gpus_have_their_workspace(monkeypatch):
     """As one more result, with which XLA may record a call; programs for CPUs do not."""
-    monkeypatch.setattr(_jax, "_gpu_workspace", lambda call, views: 1280)
+    monkeypatch.setattr(_jax, "_recorded_call", lambda call, views: (call, 1280))
     function, (q, k, v), _ = attention()
     step = jax.jit(jax.grad(lambda q: function(q, k, v, softmax_scale=0.375).sum()))
     text = step.trace(q).lower(lowering_platforms=("cuda",)).as_text()
@@ -267,6 +268,22 @@ def test_programs_for_gpus_have_their_workspace(monkeypatch):
     assert "@ejkernel_call" in text and "recorded" not in text and "1280" not in text
     expected = jax.grad(lambda q: function(q * 0.375 * np.sqrt(q.shape[-1]), k, v).sum())(q)
     close(np.asarray(step(q)), np.asarray(expected), "gradients")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_call_can_say_its_choice(name):
+    """With the parameters that its plan found, which recorded calls keep, it has the same plan and the same bits."""
+    for wish in wishes(name, 2, seed=9):
+        given = {a.name: None for a in _signature.argument_list(wish.operation, False)} | wish.arrays | wish.values
+        tensors, results, arguments = _foreign.split(wish.operation, given)
+        operands = tuple(f.name for f in wish.operation.inputs if f.name in tensors)
+        plan = ejk.plan(name, **wish.arrays, **wish.values).describe()
+        call = _foreign.call_of(name, operands, results, arguments).with_choice(plan)
+        assert call.with_choice(plan) is call and _foreign.call_of_text(call.text) is call
+        wish.values["cfg"] = call.values.get("cfg")
+        again = ejk.plan(name, **wish.arrays, **wish.values).describe()
+        assert again["parameters"] == plan["parameters"] and again["workspace_bytes"] == plan["workspace_bytes"]
+        assert set(again["chosen_by"].values()) <= {"override"}, wish.call.text
 
 
 def test_masks_and_other_threads():

@@ -378,12 +378,13 @@ ejk_status ejki_run_call(const ejki_call *call) {
     return status;
 }
 
-ejk_status ejki_call_workspace(const ejki_call *call, size_t *out) {
+ejk_status ejki_call_workspace(const ejki_call *call, size_t *out, char **description) {
     const call_entry *entry;
     EJKI_TRY(enter(call, &entry));
     *out = ejk_plan_workspace(entry->plan);
+    const ejk_status status = ejk_plan_describe(entry->plan, description);
     pthread_rwlock_unlock(&table.lock);
-    return EJK_OK;
+    return status;
 }
 
 ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out) {

@@ -58,8 +58,11 @@ typedef struct ejki_call {
  */
 ejk_status ejki_run_call(const ejki_call *call);
 
-/* The workspace that a call on a GPU takes. Makes its plan, and looks at no memory. Statuses: those of the plan. */
-ejk_status ejki_call_workspace(const ejki_call *call, size_t *out);
+/*
+ * The workspace that a call on a GPU takes, and its plan as ejk_plan_describe() has it. Makes the plan, and looks at no
+ * memory. Statuses: those of the plan.
+ */
+ejk_status ejki_call_workspace(const ejki_call *call, size_t *out, char **description);
 
 /* Whether this process is the child of one that made calls: threads of frameworks may not live there. */
 bool ejki_is_child(void);

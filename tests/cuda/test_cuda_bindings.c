@@ -184,6 +184,66 @@ static bool states(const void *unused) {
     return true;
 }
 
+/* ---- Recorded calls ------------------------------------------------------------------------------------- */
+
+/* Chooses the number in which a call's keys are split; whoever tuned another time found another. */
+static ejk_status choose_splits(void *splits, const ejk_invocation *invocation, void *config,
+                                ejk_choice_step *step) {
+    (void)invocation;
+    ((ejk_flash_attention_config *)config)->fwd_params.num_key_splits = ejk_int(*(int64_t *)splits);
+    *step = EJK_CHOICE_PERSISTENT;
+    return EJK_OK;
+}
+
+/* One query over 4096 keys, with `bytes` of workspace as its last result. */
+static void decoding_frame(frame *f, const char *text, char *room, int64_t bytes) {
+    const int64_t query[] = {1, 1, 1, 64}, keys[] = {1, 4096, 1, 64};
+    begin(f, text);
+    add(f, false, XLA_FFI_DataType_BF16, room, 4, query);
+    add(f, false, XLA_FFI_DataType_BF16, room + (1 << 20), 4, keys);
+    add(f, false, XLA_FFI_DataType_BF16, room + (2 << 20), 4, keys);
+    add(f, true, XLA_FFI_DataType_BF16, room + 4096, 4, query);
+    add(f, true, XLA_FFI_DataType_U8, room + (3 << 20), 1, &bytes);
+}
+
+/* A program whose call says the choice that was made has workspace enough when choices change. */
+static bool recorded_calls(const void *unused) {
+    (void)unused;
+    static const char open[] = "flash_attention;query,key,value;out;0;{}",
+                      said[] = "flash_attention;query,key,value;out;0;"
+                               "{\"cfg\":{\"fwd_params\":{\"num_key_splits\":4}}}";
+    char *room, *description;
+    int64_t splits = 4, bytes, again;
+    ejk_tensor tensors[4];
+    ejk_context *context;
+    frame f;
+    const ejk_config_chooser chooser = {.self = &splits, .choose = choose_splits};
+    WORKS(ejk_device_allocate(0, 4 << 20, (void **)&room));
+    for (int i = 0; i < 4; i++)
+        tensors[i] = ejk_device_tensor(NULL, 0, EJK_DTYPE_BF16, 4,
+                                       (int64_t[]){1, i == 1 || i == 2 ? 4096 : 1, 1, 64});
+    WORKS(ejk_context_create(&(ejk_context_options){.chooser = &chooser}, &context));
+    ejk_bindings_use(context);
+    WORKS(ejk_jax_workspace(open, tensors, 4, &bytes, &description));
+    HOLDS(strstr(description, "\"num_key_splits\":4") && strstr(description, "\"persistent\""));
+    ejk_free(description);
+    WORKS(ejk_jax_workspace(said, tensors, 4, &again, &description));
+    HOLDS(bytes > 256 && again == bytes && strstr(description, "\"num_key_splits\":\"override\""));
+    ejk_free(description);
+    decoding_frame(&f, open, room, bytes);
+    HOLDS(ejk_jax_recorded_call_on_gpu(&f.call) == NULL && runtime.taken == 0);
+    splits = 16;
+    ejk_bindings_use(context); /* plans are made anew */
+    HOLDS(ejk_jax_recorded_call_on_gpu(&f.call) == failure &&
+          strstr(runtime.sentence, "compile it again"));
+    decoding_frame(&f, said, room, bytes);
+    HOLDS(ejk_jax_recorded_call_on_gpu(&f.call) == NULL && runtime.taken == 0);
+    HOLDS(seen()->launches == 4 && seen()->waits == 0);
+    ejk_bindings_use(NULL);
+    ejk_context_destroy(context);
+    return true;
+}
+
 /* ---- Calls that make their results ---------------------------------------------------------------------- */
 
 typedef struct maker {
@@ -243,6 +303,7 @@ static void calls_of_frameworks(void **state) {
     (void)state;
     IN_CHILD(xla_calls);
     IN_CHILD(states);
+    IN_CHILD(recorded_calls);
     IN_CHILD(made_results);
 }
 

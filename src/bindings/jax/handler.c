@@ -187,7 +187,7 @@ static ejk_status take_result(void *user, size_t bytes, void **out) {
     if (given < bytes + WORKSPACE_ALIGNMENT)
         return ejki_fail(EJK_STATUS_WORKSPACE_TOO_SMALL,
                          "a call has %zu bytes of workspace, expected %zu: its program was "
-                         "compiled for another choice of kernels, compile it again",
+                         "compiled with another version of the library, compile it again",
                          given, bytes + WORKSPACE_ALIGNMENT);
     *out = aligned(last->data);
     return EJK_OK;
@@ -314,11 +314,11 @@ XLA_FFI_Error *ejk_jax_recorded_call_on_gpu(XLA_FFI_CallFrame *frame) {
 }
 
 ejk_status ejk_jax_workspace(const char *text, const ejk_tensor *tensors, int32_t count,
-                             int64_t *out) {
+                             int64_t *out, char **description) {
     size_t bytes;
     const ejki_call call = {
         .text = text, .length = strlen(text), .tensors = tensors, .count = count};
-    EJKI_TRY(ejki_call_workspace(&call, &bytes));
+    EJKI_TRY(ejki_call_workspace(&call, &bytes, description));
     *out = bytes ? (int64_t)(bytes + WORKSPACE_ALIGNMENT) : 0;
     return EJK_OK;
 }

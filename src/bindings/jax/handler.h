@@ -22,9 +22,10 @@ EJK_API XLA_FFI_Error *ejk_jax_recorded_call_on_gpu(XLA_FFI_CallFrame *frame);
 
 /*
  * How many bytes that result has to have for a call of these operands and results, whose memory is not looked at; 0 if
- * none are needed. Makes the call's plan. Statuses: those of ejki_run_call().
+ * none are needed. Makes the call's plan, and hands over its description (ejk_plan_describe()): a program that says the
+ * choice in its call has enough for ever. Statuses: those of ejki_run_call().
  */
 EJK_API ejk_status ejk_jax_workspace(const char *text, const ejk_tensor *tensors, int32_t count,
-                                     int64_t *out);
+                                     int64_t *out, char **description);
 
 #endif
