@@ -26,7 +26,7 @@ def stubs(package, folder):
     sys.modules["libejkernel"] = module
     description = importlib.import_module("libejkernel._description")
     catalogue = description.Catalogue(os.path.join(folder, "_description.json"))
-    return importlib.import_module("libejkernel._stubs").numpy_stub(catalogue)
+    return importlib.import_module("libejkernel._stubs").stubs(catalogue)
 
 
 def write(path, text):
@@ -58,7 +58,8 @@ def main():
     os.makedirs(wish.folder, exist_ok=True)
     description = {"version": wish.version, "operations": operations}
     write(os.path.join(wish.folder, "_description.json"), json.dumps(description, separators=(",", ":")) + "\n")
-    write(os.path.join(wish.folder, "numpy.pyi"), stubs(PACKAGE, wish.folder))
+    for name, text in stubs(PACKAGE, wish.folder).items():
+        write(os.path.join(wish.folder, name), text)
     if wish.link:
         os.makedirs(os.path.join(wish.folder, "lib"), exist_ok=True)
         os.makedirs(os.path.join(wish.folder, "bin"), exist_ok=True)

@@ -9,7 +9,6 @@ slow way: it is brought into that form, a plan is made, and the next such call i
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import json
 import textwrap
@@ -192,17 +191,6 @@ def _slot(argument):
     return f"_slots[{argument.field.offset // 8}] = {_ADDRESS.format(argument.name)}"
 
 
-def _parameters(arguments):
-    parameters, keywords = [], False
-    for argument in arguments:
-        if not argument.positional and not keywords:
-            parameters.append("*")
-            keywords = True
-        needed = argument.parameter.default is argument.parameter.empty
-        parameters.append(argument.name if needed else f"{argument.name}={argument.default!r}")
-    return ", ".join(parameters)
-
-
 def _source(operation, arguments):
     needed = [a for a in arguments if _is_needed(a)]
     optional = [a for a in arguments if _is_list(a) or _is_array(a) and not _is_needed(a)]
@@ -215,7 +203,7 @@ def _source(operation, arguments):
     )
     return _MAIN.format(
         name=operation.name,
-        parameters=_parameters(arguments),
+        parameters=_signature.parameter_text(arguments),
         arrays=" and ".join(f"{a.name}.__class__ is _ndarray" for a in needed) or "True",
         first=", ".join(_first_key(a) for a in needed) or "None",
         rest=", ".join(_rest_key(a) for a in arguments if not _is_needed(a)) or "None",
@@ -295,7 +283,6 @@ class _Function:
         self.operation, self.context = operation, context
         self.arguments = _signature.argument_list(operation)
         self.plans, self.recent = {}, {}
-        self._types = {}
         names = {
             "_at": _at, "_ndarray": np.ndarray, "_empty": np.empty, "_plans": self.plans, "_recent": self.recent,
             "_NotFast": _NotFast, "_view_key": _view_key, "_target_key": _target_key, "_check": _library.check,
@@ -458,13 +445,10 @@ class _Function:
         return [make.index(name) if name in make else -1 - destinations.index(name) for name in results]
 
     def result_type(self, results):
-        names = tuple(results)
-        if len(names) == 1:
+        """The named tuple of several results; None of one."""
+        if len(results) == 1:
             return None
-        if names not in self._types:
-            title = "".join(word.capitalize() for word in self.operation.name.split("_"))
-            self._types[names] = collections.namedtuple(title + "Results", names, module="libejkernel.numpy")
-        return self._types[names]
+        return _signature.result_type(self.operation.name, tuple(results), "libejkernel.numpy")
 
     # What others ask of a call
 

@@ -8,7 +8,6 @@ do with a mapped axis (custom_vmap), around the custom call.
 
 from __future__ import annotations
 
-import collections
 import ctypes
 from functools import cache, lru_cache
 
@@ -18,6 +17,7 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from . import _device, _foreign, _library, _records, _sharding, _tensors
+from ._signature import result_type
 
 _P, _I, _S = ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
 _library.declare({"ejk_jax_workspace": ((_S, _P, _I, _P, _P), _I)})
@@ -236,12 +236,6 @@ def _compiled(call):
     return jax.jit(run, inline=True)
 
 
-@lru_cache(maxsize=None)
-def _result_type(name, results):
-    title = "".join(word.capitalize() for word in name.split("_"))
-    return collections.namedtuple(title + "Results", results, module="libejkernel.jax")
-
-
 def function_of(name):
     """The function of an operation on arrays of JAX."""
     _register()
@@ -254,6 +248,6 @@ def function_of(name):
         # Outside of what has a pullback of its own, so that gradients of what shards share are added up.
         arrays = _same_varying([jnp.asarray(tensors[each]) for each in operands])
         found = _compiled(_foreign.call_of(name, operands, results, arguments))(*arrays)
-        return found[0] if len(found) == 1 else _result_type(name, results)._make(found)
+        return found[0] if len(found) == 1 else result_type(name, results, "libejkernel.jax")._make(found)
 
     return made.dress(function, "libejkernel.jax")

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import keyword
 import textwrap
+from functools import lru_cache
 
 _TYPES = {
     "TENSOR": "array",
@@ -83,6 +85,25 @@ def argument_list(operation, destinations=True):
         if keyword.iskeyword(argument.name):
             argument.name += "_"
     return positional + keywords
+
+
+def parameter_text(arguments):
+    """The parameters of a function as they stand in its text."""
+    parameters, keywords = [], False
+    for argument in arguments:
+        if not argument.positional and not keywords:
+            parameters.append("*")
+            keywords = True
+        needed = argument.default is inspect.Parameter.empty
+        parameters.append(argument.name if needed else f"{argument.name}={argument.default!r}")
+    return ", ".join(parameters)
+
+
+@lru_cache(maxsize=None)
+def result_type(operation, names, module):
+    """The named tuple of several results of an operation's function."""
+    title = "".join(word.capitalize() for word in operation.split("_"))
+    return collections.namedtuple(title + "Results", names, module=module)
 
 
 def signature(operation, destinations=True):

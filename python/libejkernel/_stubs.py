@@ -7,7 +7,7 @@ import inspect
 
 from ._signature import ANNOTATIONS, argument_list
 
-_HEAD = """\
+_NUMPY = """\
 # Written from the description of the operations.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -22,15 +22,39 @@ class SupportsDLPack(Protocol):
     def __dlpack_device__(self) -> tuple[Any, int]: ...
 
 Array = np.ndarray | SupportsDLPack | Sequence[Any]
-DType = Any
-Config = dict[str, Any] | str
-Window = int | tuple[int | None, int | None]
+"""
 
+_CALLABLE = """
 def plan(function: Callable[..., Any] | str, *arguments: Any, **keywords: Any) -> Plan: ...
 def vjp(
     function: Callable[..., Any] | str, *arguments: Any, **keywords: Any
 ) -> tuple[Any, Callable[..., Any]]: ...
 """
+
+_FRAMEWORK = """\
+# Written from the description of the operations.
+from collections.abc import Sequence
+from typing import Any
+
+import {module}
+from .mask_info import MaskInfo
+
+Array = {array} | Sequence[Any]
+"""
+
+_TYPES = """\
+DType = Any
+Config = dict[str, Any] | str
+Window = int | tuple[int | None, int | None]
+"""
+
+#: Of each module: what its stub begins with, the type of a result, whether results may be given destinations, and
+#: whether states are results.
+_MODULES = {
+    "numpy": (_NUMPY + _TYPES + _CALLABLE, "np.ndarray", True, False),
+    "jax": (_FRAMEWORK.format(module="jax", array="jax.typing.ArrayLike") + _TYPES, "jax.Array", False, True),
+    "torch": (_FRAMEWORK.format(module="torch", array="torch.Tensor") + _TYPES, "torch.Tensor", False, False),
+}
 
 
 def _annotation(argument):
@@ -49,19 +73,22 @@ def _parameter(argument):
     return f"    {argument.name}: {_annotation(argument)}{default},"
 
 
-def function_stub(operation):
+def _function(operation, module):
     """One function, a parameter a line."""
+    _, result, destinations, states = _MODULES[module]
     lines, keywords = [], False
-    for argument in argument_list(operation):
+    for argument in argument_list(operation, destinations):
         if not argument.positional and not keywords:
             lines.append("    *,")
             keywords = True
         lines.append(_parameter(argument))
-    results = operation.outputs or operation.updated
-    result = "np.ndarray" if len(results) == 1 else "Any"
-    return "\n".join([f"def {operation.name}(", *lines, f") -> {result}: ..."])
+    results = operation.outputs + operation.updated if states else operation.outputs or operation.updated
+    return "\n".join([f"def {operation.name}(", *lines, f") -> {result if len(results) == 1 else 'Any'}: ..."])
 
 
-def numpy_stub(catalogue):
-    """The whole of numpy.pyi."""
-    return _HEAD + "\n".join(function_stub(catalogue[name]) for name in catalogue.names()) + "\n"
+def stubs(catalogue):
+    """The texts of all stubs by their files' names."""
+    return {
+        f"{module}.pyi": head + "\n".join(_function(catalogue[name], module) for name in catalogue.names()) + "\n"
+        for module, (head, *_) in _MODULES.items()
+    }

@@ -9,7 +9,6 @@ its own, compiled when it is first asked for, as those on NumPy arrays are.
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import operator
 import os
@@ -345,17 +344,6 @@ def _report(error):
     raise error
 
 
-def _parameters(arguments):
-    parameters, keywords = [], False
-    for argument in arguments:
-        if not argument.positional and not keywords:
-            parameters.append("*")
-            keywords = True
-        needed = argument.default is argument.parameter.empty
-        parameters.append(argument.name if needed else f"{argument.name}={argument.default!r}")
-    return ", ".join(parameters)
-
-
 def _is_tensor(argument):
     return argument.use == "input" and argument.field.kind == "TENSOR"
 
@@ -369,18 +357,12 @@ def _source(operation, arguments):
     needs += [f"{a.name} is not None and {a.name}.requires_grad" for a in optional]
     return _TEXT.format(
         name=operation.name,
-        parameters=_parameters(arguments),
+        parameters=_signature.parameter_text(arguments),
         key="(" + "".join(each + ", " for each in key) + ")",
         names=", ".join(a.name for a in arguments),
         needs=" or ".join(needs),
         tensors=", ".join(by_field[field.name].name for field in _fields(operation)),
     )
-
-
-@lru_cache(maxsize=None)
-def _result_type(name, results):
-    title = "".join(word.capitalize() for word in name.split("_"))
-    return collections.namedtuple(title + "Results", results, module="libejkernel.torch")
 
 
 class _Function(_foreign.Function):
@@ -453,7 +435,7 @@ class _Function(_foreign.Function):
         pullback = _foreign.pullback_of(call)
         if len(call.results) == 1 and (pullback is None or pullback.extended.results[0] == call.results[0]):
             return operator.itemgetter(0)
-        made = _result_type(self.name, call.results)
+        made = _signature.result_type(self.name, call.results, "libejkernel.torch")
         every = pullback.extended.results if pullback else call.results
         places = [every.index(name) for name in call.results]
 

@@ -2,6 +2,7 @@
 """Every operation, by random calls that the library makes up: Python's results have the bits of C's."""
 
 import ast
+import importlib
 import inspect
 import math
 import os
@@ -148,14 +149,17 @@ class _Struct:
         self.args = self._memory.address
 
 
-def test_stubs_have_the_signatures():
-    """numpy.pyi is Python, and says of each function what the function says."""
-    path = os.path.join(os.path.dirname(_arrays.__file__), "numpy.pyi")
+@pytest.mark.parametrize("module", ["numpy", "jax", "torch"])
+def test_stubs_have_the_signatures(module):
+    """They are Python, and say of each function what the function says."""
+    pytest.importorskip(module)
+    path = os.path.join(os.path.dirname(_arrays.__file__), module + ".pyi")
     with open(path, encoding="utf-8") as file:
         tree = ast.parse(file.read())
     stubs = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name in OPERATIONS:
-        parameters = inspect.signature(getattr(ejk, name)).parameters.values()
+        function = getattr(importlib.import_module("libejkernel." + module), name)
+        parameters = inspect.signature(function).parameters.values()
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         assert [each.arg for each in stubs[name].args] == positional
         assert [each.arg for each in stubs[name].kwonlyargs] == [p.name for p in parameters][len(positional) :]

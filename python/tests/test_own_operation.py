@@ -101,3 +101,14 @@ def test_a_library_of_another_version_is_refused(tmp_path):
     code = "import libejkernel"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert "is version 0.0.7, expected" in done.stderr
+
+
+def test_a_library_that_describes_an_operation_otherwise_is_refused(monkeypatch):
+    from libejkernel import _library
+    from libejkernel._description import catalogue
+
+    operation = catalogue()[libejkernel.operations()[0]]
+    assert _library.Context(1).kernel(operation.name)
+    monkeypatch.setattr(operation, "entry", {**operation.entry, "doc": "something else"})
+    with pytest.raises(ImportError, match="in another way than this package"):
+        _library.Context(1).kernel(operation.name)
