@@ -92,7 +92,8 @@ def _view_at(operation, name, buffer):
     return View(*_records.unpack_tensor(operation.args.by_name[name].offset, buffer))
 
 
-def _abstract(name, shape, dtype):
+def abstract(name, shape, dtype):
+    """The view of a tensor without memory, of a type by its name or the framework's own."""
     number = _records.DTYPES.get(_records.dtype_name(dtype))
     if number is None:
         _library.fail("INVALID_DTYPE", f"{name}: {dtype} given, expected one of {', '.join(_records.DTYPES)}")
@@ -124,9 +125,9 @@ def infer(name, tensors, values=None, results=None):
     views = {}
     for each, given in tensors.items():
         if operation.args.by_name[each].kind == "TENSORS":
-            views[each] = [_abstract(each, *member) for member in given]
+            views[each] = [abstract(each, *member) for member in given]
         else:
-            views[each] = _abstract(each, *given)
+            views[each] = abstract(each, *given)
     if results is None:
         results = operation.default_results(views)
     plan, _, made = prepare(operation, views, values, results)

@@ -125,10 +125,7 @@ class Call:
         """(shape, name of the type) of each result; the library has checked the call."""
         views = {}
         for name, shape, dtype, mapped in zip(self.operands, shapes, dtypes, self.mapped):
-            number = _records.DTYPES.get(_records.dtype_name(dtype))
-            if number is None:
-                _library.fail("INVALID_DTYPE", f"{name}: {dtype} given, expected one of {', '.join(_records.DTYPES)}")
-            views[name] = _calls.View(number, shape[1:] if mapped else shape)
+            views[name] = _calls.abstract(name, shape[1:] if mapped else shape, dtype)
         new = [name for name in self.results if name not in views]
         plan, _, made = _calls.prepare(self.operation, views, self.values, new)
         del plan
