@@ -175,6 +175,15 @@ def _attention(seed=0, dtype="float16"):
     return name, [draw.standard_normal((2, 64, 4, 64)).astype(dtype) for _ in range(3)]
 
 
+def test_arrays_of_cupy():
+    cupy = pytest.importorskip("cupy")
+    name, arrays = _attention()
+    q, k, v = map(cupy.asarray, arrays)
+    out = cupy.empty_like(q)
+    assert getattr(ejk, name)(q, k, v, causal=True, out=out) is out
+    close(cupy.asnumpy(out), getattr(ejk, name)(*arrays, causal=True), "cupy")
+
+
 def test_torch_streams_and_graphs():
     """Calls follow PyTorch's stream, and are captured, also where their plans do not exist yet."""
     torch = pytest.importorskip("torch")
