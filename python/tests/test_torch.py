@@ -259,6 +259,21 @@ def test_views_and_autocast():
     assert empty.shape == (0, 5, 4, 8)
 
 
+def test_deterministic_algorithms():
+    """Allowed, as results and gradients have the same bits each time."""
+    function, (q, k, v), sinks = attention()
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = []
+        for _ in range(2):
+            leaf = sinks.clone().requires_grad_()
+            out = function(q, k, v, softmax_aux=leaf, dropout_prob=0.25, dropout_seed=3)
+            found.append((out.detach(), torch.autograd.grad(out.sum(), leaf)[0]))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(map(torch.equal, *found))
+
+
 def test_states_are_updated_in_place(scale_by):  # noqa: F811
     x, total = torch.arange(4.0), torch.ones(4)
     assert ejt.scale_by(x, 2.0, total).tolist() == [0, 2, 4, 6]
