@@ -33,7 +33,7 @@ struct call *calls_open(const char *op, uint64_t seed, int64_t budget) {
     struct call *call = malloc(sizeof *call);
     for (size_t i = 0; call && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(cases[i]->op, op) != 0) continue;
-        if (call_open(call, cases[i], kernels[i], seed, budget)) return call;
+        if (call_open(call, cases[i], kernels[i], seed, budget, NULL)) return call;
         call_close(call);
         break;
     }

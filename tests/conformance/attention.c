@@ -273,6 +273,7 @@ void attention_arguments(struct call *c, const struct attention *a) {
         MEMBER(lse, lse),
         MEMBER(row_max, row_max),
         MEMBER(row_sum, row_sum),
+        MEMBER(weights, weights),
         MEMBER(d_out, d_out),
         MEMBER(d_lse, d_lse),
         MEMBER(d_query, d_query),
@@ -293,6 +294,9 @@ void attention_arguments(struct call *c, const struct attention *a) {
 struct attention *attention_generate(struct call *c, struct attention_options options) {
     struct attention *a = attention_create(c, options);
     attention_features(c, a);
+    attention_tensors(c, a);
+    attention_arguments(c, a);
+    if (!options.gradients && !call_is_wanted(c)) return NULL;
     attention_contents(c, a);
     if (options.gradients) attention_gradients(c, a);
     attention_arguments(c, a);

@@ -12,7 +12,7 @@
 struct attention_options {
     bool soft_cap, sinks, dropout, raw, packed; /* raw: normalize_output = false */
     bool heads_first;                           /* [B,H,T,D] */
-    bool gradients;
+    bool gradients, weights;
     bool positions; /* offsets count from 0 where they are given */
 };
 
@@ -40,7 +40,7 @@ struct attention {
     double dropout;
     uint64_t dropout_seed;
     const uint8_t *elements; /* [Hq,T,S] that a block mask shows; NULL = all */
-    ejk_tensor out, lse, row_max, row_sum;
+    ejk_tensor out, lse, row_max, row_sum, weights;
     ejk_tensor d_out, d_lse, d_query, d_key, d_value, d_bias, d_sinks;
 
     void *more; /* the case's */
@@ -57,6 +57,8 @@ enum { SHOWN = 1, KEPT = 2 };
 /* Chooses sizes; then features; then contents of all tensors. A case may change what it likes between them. */
 struct attention *attention_create(struct call *c, struct attention_options options);
 void attention_features(struct call *c, struct attention *a);
+/* All tensors of zeros that are not there yet, then what they hold. */
+void attention_tensors(struct call *c, struct attention *a);
 void attention_contents(struct call *c, struct attention *a);
 /* Gradients that are wanted, and cotangents. */
 void attention_gradients(struct call *c, struct attention *a);
@@ -71,7 +73,7 @@ bool attention_slice(const struct call *c, struct random *r, struct slice *s);
 
 /* Sets all arguments that the operation has, by name; but what is dropped only where it has no other rule. */
 void attention_arguments(struct call *c, const struct attention *a);
-/* Sizes, features, contents, gradients if asked for, and arguments. */
+/* Sizes, features, contents, gradients if asked for, and arguments. NULL: nobody wants the call. */
 struct attention *attention_generate(struct call *c, struct attention_options options);
 
 /* [B,T,H,D], [T,H,D] or [B,H,T,D] of zeros. */

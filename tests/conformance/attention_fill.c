@@ -89,12 +89,8 @@ static void fill_bias(struct call *c, const struct attention *a) {
     }
 }
 
-void attention_contents(struct call *c, struct attention *a) {
-    struct random *r = &c->random;
-    static const char *const patterns[] = {"normal", "large",   "equal", "one-hot",
-                                           "rising", "falling", "jump",  "tiny"};
-    static const char *const poisons[] = {"", ", NaN in hidden", ", NaN in key", ", NaN in value",
-                                          ", NaN in bias"};
+void attention_tensors(struct call *c, struct attention *a) {
+    struct random *r = &c->random, own = {.state = c->seed};
     a->query = attention_tensor(c, a, c->dtype, a->queries, a->heads, a->dim);
     a->key = attention_tensor(c, a, c->dtype, a->keys, a->kv_heads, a->dim);
     a->value = attention_tensor(c, a, c->dtype, a->keys, a->kv_heads, a->value_dim);
@@ -103,6 +99,15 @@ void attention_contents(struct call *c, struct attention *a) {
     if (a->options.gradients || random_chance(r, 0.7)) a->lse = row_tensor(c, a);
     if (!a->normalize && random_chance(r, 0.8)) a->row_max = row_tensor(c, a);
     if (!a->normalize && random_chance(r, 0.8)) a->row_sum = row_tensor(c, a);
+    if (a->options.weights && random_chance(&own, 0.7))
+        a->weights = CALL_TENSOR(c, c->dtype, a->batch, a->heads, a->queries, a->keys);
+}
+
+void attention_contents(struct call *c, struct attention *a) {
+    static const char *const patterns[] = {"normal", "large",   "equal", "one-hot",
+                                           "rising", "falling", "jump",  "tiny"};
+    static const char *const poisons[] = {"", ", NaN in hidden", ", NaN in key", ", NaN in value",
+                                          ", NaN in bias"};
     fill_query(c, a);
     fill_key(c, a);
     fill_value(c, a);

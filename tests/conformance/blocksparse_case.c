@@ -155,6 +155,7 @@ static struct sparse *make(struct call *c, struct attention_options options) {
     attention_features(c, a);
     if (random_chance(&c->random, 0.3)) choose_places(c, a);
     if (random_chance(&c->random, 0.2)) a->chunk = ejk_int(random_int(&c->random, 1, a->keys + 1));
+    attention_tensors(c, a);
     attention_contents(c, a);
     return s;
 }

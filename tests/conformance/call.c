@@ -177,10 +177,15 @@ static void repeat_some(struct call *c) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */
 
+bool call_is_wanted(const struct call *c) {
+    return !c->asker || c->asker->takes(c, c->asker->own);
+}
+
 bool call_open(struct call *c, const struct operation *operation, const ejk_kernel *kernel,
-               uint64_t seed, int64_t budget) {
+               uint64_t seed, int64_t budget, const struct asker *asker) {
     *c = (struct call){.operation = operation,
                        .kernel = kernel,
+                       .asker = asker,
                        .seed = seed,
                        .random = random_of(seed),
                        .dtype = call_dtype(seed),

@@ -30,10 +30,18 @@ struct expected {
 };
 
 struct operation;
+struct call;
+
+/* Who asks for a call: whether it is of use to them, as its arguments are. NULL: any is. */
+struct asker {
+    bool (*takes)(const struct call *c, const void *own);
+    const void *own;
+};
 
 struct call {
     const struct operation *operation;
     const ejk_kernel *kernel;
+    const struct asker *asker;
     uint64_t seed;
     struct random random;
     ejk_dtype dtype; /* of the first tensor */
@@ -138,9 +146,13 @@ ejk_tensor *field_tensor(const ejk_field *field, const void *args);
 void slice_add(struct slice *s, struct random *r, const char *symbol, int64_t count,
                bool from_first);
 
-/* A call from a seed; false if the case has none. */
+/* Where most calls are of no use to those lines that still want some, a case asks so once shapes and options are set,
+ * and makes no call then: contents take most of the time. */
+bool call_is_wanted(const struct call *c);
+
+/* A call from a seed; false if the case has none, or none that the asker, which may be NULL, takes. */
 bool call_open(struct call *c, const struct operation *operation, const ejk_kernel *kernel,
-               uint64_t seed, int64_t budget);
+               uint64_t seed, int64_t budget, const struct asker *asker);
 void call_close(struct call *c);
 /* The type that a seed leads to, known before anything is made. */
 ejk_dtype call_dtype(uint64_t seed);

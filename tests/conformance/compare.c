@@ -11,9 +11,13 @@ struct norms {
 };
 
 static void add(struct norms *norms, double value) {
+    const double size = fabs(value);
     norms->squares += value * value;
+    if (size > norms->largest) norms->largest = size;
+}
+
+static void close(struct norms *norms) {
     norms->frobenius = sqrt(norms->squares);
-    norms->largest = fmax(norms->largest, fabs(value));
 }
 
 /* One result of a call. */
@@ -79,8 +83,8 @@ static bool measure(const struct call *c, struct result *r) {
         const double raw = element_load(r->dtype, r->got, n);
         const double got = clipped(r->dtype, raw), exact = clipped(r->dtype, e->exact[n]);
         const bool whole = r->dtype > EJK_DTYPE_F16; /* of these a result may look like it */
-        if (r->fresh && is_poison(r->got + (size_t)n * element, element) &&
-            !(whole && raw == exact)) {
+        if (r->fresh && *(r->got + (size_t)n * element) == GUARDED_FILL &&
+            is_poison(r->got + (size_t)n * element, element) && !(whole && raw == exact)) {
             r->farthest = n;
             return false;
         }
@@ -104,7 +108,13 @@ static bool measure(const struct call *c, struct result *r) {
         }
         if (!e->naive[0]) add(&naive[0], rounded(r->dtype, exact) - exact);
     }
-    for (int i = 0; i < ORDERS; i++) worse(&r->naive, &naive[i]);
+    close(&r->size);
+    close(&r->spread);
+    close(&r->error);
+    for (int i = 0; i < ORDERS; i++) {
+        close(&naive[i]);
+        worse(&r->naive, &naive[i]);
+    }
     return true;
 }
 
@@ -191,4 +201,13 @@ bool same_element(ejk_dtype dtype, const unsigned char *a, const unsigned char *
     if (memcmp(a, b, ejk_dtype_size(dtype)) == 0) return true;
     if (dtype > EJK_DTYPE_F16) return false;
     return isnan(element_load(dtype, a, 0)) && isnan(element_load(dtype, b, 0));
+}
+
+int64_t first_difference(ejk_dtype dtype, const unsigned char *a, const unsigned char *b,
+                         int64_t from, int64_t to) {
+    const size_t element = ejk_dtype_size(dtype), start = (size_t)from * element;
+    if (to <= from || memcmp(a + start, b + start, (size_t)(to - from) * element) == 0) return to;
+    while (from < to && same_element(dtype, a + (size_t)from * element, b + (size_t)from * element))
+        from++;
+    return from;
 }

@@ -17,5 +17,8 @@ bool compare_results(struct call *c, const struct taken *got, double *worst, cha
 
 /* Equal bits; of NaN, whose bits tell only which operand came first, any are equal. */
 bool same_element(ejk_dtype dtype, const unsigned char *a, const unsigned char *b);
+/* The first of elements from `from` to `to` that differs so; `to` if none does. */
+int64_t first_difference(ejk_dtype dtype, const unsigned char *a, const unsigned char *b,
+                         int64_t from, int64_t to);
 
 #endif

@@ -17,10 +17,10 @@
 static bool generate(struct call *c) {
     ejk_attention_args *args = c->args;
     const struct attention *a = attention_generate(
-        c, (struct attention_options){.soft_cap = true, .sinks = true, .dropout = true});
+        c, (struct attention_options){
+               .soft_cap = true, .sinks = true, .dropout = true, .weights = true});
+    if (!a) return false;
     SET_DROPOUT(args, a);
-    if (random_chance(&c->random, 0.7))
-        args->weights = CALL_TENSOR(c, c->dtype, a->batch, a->heads, a->queries, a->keys);
     return true;
 }
 

@@ -205,8 +205,7 @@ void placement_close(struct placement *p) {
 /* ---- Results ----------------------------------------------------------------------------------------- */
 
 bool is_poison(const unsigned char *element, size_t size) {
-    while (size > 0 && *element == GUARDED_FILL) element++, size--;
-    return size == 0;
+    return guarded_is_fill(element, size);
 }
 
 bool is_untouched(const ejk_field *field, const ejk_tensor *plain, int64_t index,

@@ -89,13 +89,37 @@ static bool tells_all(const struct slice *s, const struct part *part, const ejk_
     return cut >= wanted;
 }
 
-static bool inside(const struct part *part, const ejk_tensor *t, int64_t index) {
-    for (int32_t a = t->rank - 1; a >= 0; a--) {
+/* Elements along the last axis, and which of them are the part's: none where its other axes leave the row out. */
+struct row {
+    int64_t width, first, end;
+};
+
+static struct row row_of(const struct part *part, const ejk_tensor *t, int64_t index) {
+    const int32_t last = t->rank - 1;
+    if (t->rank == 0) return (struct row){1, 0, 1};
+    for (int32_t a = last - 1; a >= 0; a--) {
         const int64_t at = index % t->shape[a];
-        if (at < part->first[a] || at >= part->end[a]) return false;
+        if (at < part->first[a] || at >= part->end[a]) return (struct row){t->shape[last], 0, 0};
         index /= t->shape[a];
     }
-    return true;
+    return (struct row){t->shape[last], part->first[last], part->end[last]};
+}
+
+static int64_t width_of(const ejk_tensor *t) {
+    return t->rank ? t->shape[t->rank - 1] : 1;
+}
+
+static int64_t rows_of(const ejk_tensor *t) {
+    const int64_t width = width_of(t);
+    return width ? ejk_tensor_count(t) / width : 0;
+}
+
+/* The first of elements from `from` to `to` that was written; `to` if none was. */
+static int64_t first_written(const ejk_field *field, const ejk_tensor *t, const unsigned char *got,
+                             int64_t from, int64_t to) {
+    const size_t element = ejk_dtype_size(t->dtype);
+    while (from < to && is_untouched(field, t, from, got + (size_t)from * element)) from++;
+    return from;
 }
 
 /* The part's elements have the bits of the whole; if the rest was not to be written, it was not. */
@@ -109,15 +133,20 @@ static bool agrees(const struct trial *t, const struct slice *s, const struct ta
         if (!whole->bytes[i] || !ejk_tensor_present(field_tensor(field, s->args))) continue;
         const struct part part = part_of(s, field, tensor, axes);
         if (!tells_all(s, &part, tensor, axes)) continue;
-        const size_t element = ejk_dtype_size(tensor->dtype);
-        for (int64_t n = 0; n < ejk_tensor_count(tensor); n++) {
-            const unsigned char *at = got->bytes[i] + (size_t)n * element;
-            const bool mine = inside(&part, tensor, n);
-            if (mine ? same_element(tensor->dtype, whole->bytes[i] + (size_t)n * element, at)
-                     : !alone || is_untouched(field, tensor, n, at))
-                continue;
-            snprintf(why, size, "%s element %" PRId64 " %s", field->name, n,
-                     mine ? "has other bits" : "was written");
+        for (int64_t n = 0; n < rows_of(tensor); n++) {
+            const struct row row = row_of(&part, tensor, n);
+            const int64_t start = n * row.width, first = start + row.first, end = start + row.end;
+            const int64_t next = start + row.width;
+            int64_t wrong =
+                first_difference(tensor->dtype, whole->bytes[i], got->bytes[i], first, end);
+            const bool other = wrong < end;
+            if (!other && !alone) continue;
+            if (!other) wrong = first_written(field, tensor, got->bytes[i], start, first);
+            if (!other && wrong == first)
+                wrong = first_written(field, tensor, got->bytes[i], end, next);
+            if (!other && wrong == next) continue;
+            snprintf(why, size, "%s element %" PRId64 " %s", field->name, wrong,
+                     other ? "has other bits" : "was written");
             return false;
         }
     }
@@ -194,14 +223,17 @@ static void run_alone(struct trial *t, struct slice *s, const struct taken *whol
 static void change(struct place *at, const struct part *part) {
     static const double loud[] = {1e30, -1e30, NAN};
     const ejk_tensor *t = &at->view;
-    for (int64_t n = 0; n < ejk_tensor_count(t); n++) {
-        if (inside(part, t, n)) continue;
+    const int64_t step = t->rank ? t->strides[t->rank - 1] : 0;
+    for (int64_t n = 0; n < rows_of(t); n++) {
+        const struct row row = row_of(part, t, n);
         int64_t rest = n, element = 0;
-        for (int32_t a = t->rank - 1; a >= 0; a--) {
+        for (int32_t a = t->rank - 2; a >= 0; a--) {
             element += rest % t->shape[a] * t->strides[a];
             rest /= t->shape[a];
         }
-        element_store(t->dtype, t->data, element, loud[n % 3]);
+        for (int64_t k = 0; k < row.width; k++)
+            if (k < row.first || k >= row.end)
+                element_store(t->dtype, t->data, element + k * step, loud[(n * row.width + k) % 3]);
     }
 }
 

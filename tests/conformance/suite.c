@@ -115,17 +115,39 @@ static bool wants_type(const struct line *line, ejk_dtype dtype) {
 
 /* ---- Cases ------------------------------------------------------------------------------------------- */
 
+/* Lines of one kernel for which a call is made. */
+struct seekers {
+    const struct suite *suite;
+    const struct progress *progress;
+    int32_t first, end;
+};
+
+/* True if one of them can compute it, or one that its case says cannot. */
+static bool is_taken(const struct call *c, const void *own) {
+    const struct seekers *of = own;
+    struct prepared prepared;
+    if (prepare_call(c->kernel, c->args, &prepared) != EJK_OK) return true; /* to be reported */
+    for (int32_t i = of->first; i < of->end; i++) {
+        const struct line *line = &of->suite->lines[i];
+        const bool asked = wanted(of->suite, of->progress, i) && wants_type(line, c->dtype);
+        if ((asked || serves_none(line)) && line_applies(line, &prepared)) return true;
+    }
+    return false;
+}
+
 /* One call, made for the lines of one kernel from `first` on; they follow one another. */
 static void try_call(struct suite *suite, struct progress *progress, int32_t first, int32_t end,
                      uint64_t seed) {
     const struct line *line = &suite->lines[first];
     struct call call;
     struct prepared prepared;
+    const struct seekers seekers = {suite, progress, first, end};
+    const struct asker asker = {is_taken, &seekers};
     bool known = false;
     progress->line = first;
     snprintf(progress->doing, sizeof progress->doing, "making case %" PRIu64 " of %s", seed,
              line->kernel->op_id);
-    if (call_open(&call, line->operation, line->kernel, seed, suite->budget)) {
+    if (call_open(&call, line->operation, line->kernel, seed, suite->budget, &asker)) {
         struct trial t = {
             .suite = suite, .progress = progress, .index = first, .line = line, .call = &call};
         const ejk_status status = prepare_call(line->kernel, call.args, &prepared);
@@ -285,6 +307,7 @@ int64_t suite_run(struct suite *suite) {
                suite->seed, suite->cases, suite->filter);
     int64_t failures = run_children(suite);
     for (int32_t i = 0; i < suite->count && !suite->quiet; i++) failures += report(suite, i);
+    printf("SEEDS %ld\n", (long)suite->progress[0].next);
     return failures;
 }
 

@@ -68,13 +68,11 @@ static bool same_bits(const struct trial *t, const struct taken *a, const struct
     for (int32_t i = 0; i < record->count; i++) {
         if (!a->bytes[i]) continue;
         const ejk_tensor *tensor = field_tensor(&record->fields[i], t->call->args);
-        const size_t element = ejk_dtype_size(tensor->dtype);
-        for (int64_t n = 0; n < ejk_tensor_count(tensor); n++) {
-            const size_t at = (size_t)n * element;
-            if (same_element(tensor->dtype, a->bytes[i] + at, b->bytes[i] + at)) continue;
-            snprintf(why, size, "%s element %" PRId64 " has other bits", record->fields[i].name, n);
-            return false;
-        }
+        const int64_t count = ejk_tensor_count(tensor);
+        const int64_t n = first_difference(tensor->dtype, a->bytes[i], b->bytes[i], 0, count);
+        if (n == count) continue;
+        snprintf(why, size, "%s element %" PRId64 " has other bits", record->fields[i].name, n);
+        return false;
     }
     return true;
 }

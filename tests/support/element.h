@@ -5,30 +5,49 @@
 
 #include <ejkernel/tensor.h>
 
+static inline size_t element_size(ejk_dtype dtype) {
+    switch (dtype) {
+    case EJK_DTYPE_F64: return 8;
+    case EJK_DTYPE_F32: return 4;
+    case EJK_DTYPE_BF16:
+    case EJK_DTYPE_F16: return 2;
+    default: return ejk_dtype_size(dtype);
+    }
+}
+
+/* Of the types that the switches below leave. */
+static inline void element_convert(ejk_dtype from, const void *source, ejk_dtype to, void *there) {
+    const ejk_tensor in = ejk_tensor_contiguous((void *)(uintptr_t)source, from, 0, NULL);
+    const ejk_tensor out = ejk_tensor_contiguous(there, to, 0, NULL);
+    if (ejk_tensor_copy(&in, &out) != EJK_OK) __builtin_abort();
+}
+
+/* Random calls are made of these, element by element: no call of a function for the common types. */
 static inline double element_load(ejk_dtype dtype, const void *data, int64_t index) {
+    const char *from = (const char *)data + index * (int64_t)element_size(dtype);
     double value = 0;
-    ejk_tensor from = ejk_tensor_contiguous(
-        (char *)(uintptr_t)data + index * (int64_t)ejk_dtype_size(dtype), dtype, 0, NULL);
     float narrow;
+    uint32_t wide;
     uint16_t bits;
     switch (dtype) {
-    case EJK_DTYPE_F64: __builtin_memcpy(&value, from.data, sizeof value); return value;
-    case EJK_DTYPE_F32: __builtin_memcpy(&narrow, from.data, sizeof narrow); return (double)narrow;
+    case EJK_DTYPE_F64: __builtin_memcpy(&value, from, sizeof value); return value;
+    case EJK_DTYPE_F32: __builtin_memcpy(&narrow, from, sizeof narrow); return (double)narrow;
     case EJK_DTYPE_BF16:
+        __builtin_memcpy(&bits, from, sizeof bits);
+        wide = (uint32_t)bits << 16;
+        __builtin_memcpy(&narrow, &wide, sizeof narrow);
+        return (double)narrow;
     case EJK_DTYPE_F16:
-        __builtin_memcpy(&bits, from.data, sizeof bits);
-        return (double)(dtype == EJK_DTYPE_BF16 ? ejk_bf16_to_f32(bits) : ejk_f16_to_f32(bits));
-    default: break;
+        __builtin_memcpy(&bits, from, sizeof bits);
+        return (double)ejk_f16_to_f32(bits);
+    default: element_convert(dtype, from, EJK_DTYPE_F64, &value); return value;
     }
-    ejk_tensor to = ejk_tensor_contiguous(&value, EJK_DTYPE_F64, 0, NULL);
-    return ejk_tensor_copy(&from, &to) == EJK_OK ? value : -1;
 }
 
 static inline void element_store(ejk_dtype dtype, void *data, int64_t index, double value) {
-    char *to = (char *)data + index * (int64_t)ejk_dtype_size(dtype);
+    char *to = (char *)data + index * (int64_t)element_size(dtype);
     const float narrow = (float)value;
     uint16_t bits;
-    ejk_tensor from, there;
     switch (dtype) {
     case EJK_DTYPE_F64: __builtin_memcpy(to, &value, sizeof value); return;
     case EJK_DTYPE_F32: __builtin_memcpy(to, &narrow, sizeof narrow); return;
@@ -37,11 +56,8 @@ static inline void element_store(ejk_dtype dtype, void *data, int64_t index, dou
         bits = dtype == EJK_DTYPE_BF16 ? ejk_f32_to_bf16(narrow) : ejk_f32_to_f16(narrow);
         __builtin_memcpy(to, &bits, sizeof bits);
         return;
-    default: break;
+    default: element_convert(EJK_DTYPE_F64, &value, dtype, to); return;
     }
-    from = ejk_tensor_contiguous(&value, EJK_DTYPE_F64, 0, NULL);
-    there = ejk_tensor_contiguous(to, dtype, 0, NULL);
-    if (ejk_tensor_copy(&from, &there) != EJK_OK) __builtin_abort();
 }
 
 #endif

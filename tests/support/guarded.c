@@ -48,9 +48,13 @@ void guarded_fill(struct guarded *buffer) {
     if (buffer->pages) memset(buffer->pages, GUARDED_FILL, buffer->mapped);
 }
 
+/* Each byte is as the one before it. */
+bool guarded_is_fill(const unsigned char *bytes, size_t size) {
+    return size == 0 || (*bytes == GUARDED_FILL && memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
 static bool filled(const unsigned char *from, const unsigned char *to) {
-    while (from < to && *from == GUARDED_FILL) from++;
-    return from == to;
+    return guarded_is_fill(from, (size_t)(to - from));
 }
 
 bool guarded_intact(const struct guarded *buffer) {

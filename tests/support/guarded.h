@@ -42,5 +42,7 @@ void guarded_fill(struct guarded *buffer);
 /* True if nothing around the buffer has changed; nothing at all. */
 bool guarded_intact(const struct guarded *buffer);
 bool guarded_blank(const struct guarded *buffer);
+/* True if all of some bytes are GUARDED_FILL. */
+bool guarded_is_fill(const unsigned char *bytes, size_t size);
 
 #endif

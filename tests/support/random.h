@@ -32,10 +32,10 @@ static inline bool random_chance(struct random *r, double probability) {
     return random_real(r) < probability;
 }
 
-/* Mean 0, deviation 1 (G. Box, M. Muller). */
+/* Mean 0, deviation 1 (G. Box, M. Muller). In float, in which log and cos take a third of the time. */
 static inline double random_normal(struct random *r) {
-    double u = 1 - random_real(r), v = random_real(r);
-    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+    const float u = (float)(1 - random_real(r)), v = (float)random_real(r);
+    return (double)(sqrtf(-2 * logf(u)) * cosf(6.2831853f * v));
 }
 
 /* An element of an array. */
