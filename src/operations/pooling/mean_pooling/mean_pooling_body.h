@@ -58,12 +58,13 @@ INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_
     }
 }
 
-/* Elements of `from`, floats or of the type, divided by `count`. */
+/* Elements of `from`, floats or of the type, divided by `count`; of `next` a line a vector is prefetched. */
 INLINE void divide(const ejk_dtype from_dtype, const ejk_dtype to_dtype, const void *from,
-                   int64_t size, float count, void *to) {
+                   int64_t size, float count, void *to, const char *next) {
     const vf divisor = v_set1(count);
     for (int64_t c = 0; c < size; c += VL) {
         const int64_t left = ejki_min(size - c, VL);
+        __builtin_prefetch(next + c / VL * LINE + AHEAD, 0, 2);
         const vf value = v_widen_some(from_dtype, element_at(from_dtype, from, c), left);
         v_narrow_some(to_dtype, element_at(to_dtype, to, c), v_div(value, divisor), left);
     }
@@ -88,7 +89,7 @@ INLINE void mean(const ejk_dtype dtype, const task *t) {
     add_all(dtype, place_of(dtype, t, &p->x, range.begin), p->x.step, tokens, t->size, t->sums,
             t->own);
     divide(EJK_DTYPE_F32, dtype, t->sums, t->size, (float)ejki_max(tokens, 1),
-           place_of(dtype, t, &p->y, t->at.step));
+           place_of(dtype, t, &p->y, t->at.step), place_of(dtype, t, &p->x, range.end));
 }
 
 /* Tokens from t->at.step on that share a row, up to `end`; returns behind them. */
@@ -100,7 +101,7 @@ INLINE ejki_size share(const ejk_dtype dtype, const task *t, ejki_size end) {
     memset(t->sums, 0, bytes);
     if (range.row >= 0)
         divide(dtype, dtype, place_of(dtype, t, &p->y, range.row), t->size,
-               (float)(range.end - range.begin), t->sums);
+               (float)(range.end - range.begin), t->sums, (const char *)t->own);
     for (ejki_size token = t->at.step; token < stop; token++)
         memcpy(place_of(dtype, t, &p->x, token), t->sums, bytes);
     return stop;
