@@ -408,13 +408,13 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
         .finish = finish, .exact = exact,  .naive = naive,                                         \
         .slice = slice,   .never = none_of};
 
-CASE(recurrent_attention, RECURRENT, NULL)
-CASE(gla_attention, GLA, NULL)
-CASE(lightning_attention, LIGHTNING, NULL)
-CASE(gated_delta_rule, GATED_DELTA, NULL)
-CASE(ragged_gated_delta_rule, RAGGED, NULL)
-CASE(kda_attention, GATED_DELTA, NULL)
-CASE(rwkv6, RWKV6, NULL)
+CASE(recurrent_attention, RECURRENT, "/rank")
+CASE(gla_attention, GLA, "/rank")
+CASE(lightning_attention, LIGHTNING, "/rank")
+CASE(gated_delta_rule, GATED_DELTA, "/rank")
+CASE(ragged_gated_delta_rule, RAGGED, "/rank")
+CASE(kda_attention, GATED_DELTA, "/rank")
+CASE(rwkv6, RWKV6, "/rank")
 CASE(rwkv7, RWKV7, "/chunk")
 CASE(rwkv7_mul, RWKV7_MUL, "/chunk")
 CASE_VJP(recurrent_attention, RECURRENT, NULL)

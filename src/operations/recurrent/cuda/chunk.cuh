@@ -10,7 +10,8 @@
  *
  * of delta rules; of sums u = v. chunk_prepare.cu makes T, P and factors of rows for all chunks at once, and where
  * decays are those of key channels, so that e^G is a factor of elements, chunk_prepare_key.cu makes T, P and the
- * operands with their decays; chunk_scan.cu walks over chunks. No factor is the inverse of a decay.
+ * operands with their decays; of rank-one updates chunk_prepare_rank.cu makes P and operands that T is in.
+ * chunk_scan.cu walks over chunks. No factor is the inverse of a decay.
  *
  * Gradients: chunk_scan.cu keeps states and u; chunk_back.cu walks backwards with dS, the cotangent of the state,
  *
@@ -43,7 +44,8 @@ enum rec_factors { REC_SEEN, REC_ASKED, REC_LEFT, REC_PASSED, REC_UNSEEN, REC_FA
 typedef struct rec_chunked {
     rec_problem p;
     char *inverses, *scores; /* [chunks][H][pieces][REC_TILES], [chunks][H][REC_TILES]; of gradients see below */
-    char *operands;          /* [chunks][H][3][REC_CHUNK][Dk]: with key decays what S'k, S'q and k u' are of */
+    char *operands;          /* [chunks][H][3 or 4][REC_CHUNK][Dk]: with key decays what S'k, S'q and k u' are of;
+                        of rank-one updates also what is written for S'k */
     float *factors;          /* [chunks][H][REC_FACTOR_ROWS][REC_CHUNK], with key decays of the state, and beta:
                         [chunks][H][Dk + REC_CHUNK] */
     rec_size chunks;         /* at most, of all sequences */

@@ -6,7 +6,9 @@
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
 #define EJKI_RECURRENT_CHUNK_INVERSE_CUH
 
+#ifndef WARPS
 #define WARPS 4
+#endif
 #include "operations/recurrent/cuda/chunk.cuh"
 #include "operations/recurrent/cuda/rows.cuh"
 
@@ -127,22 +129,31 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
 }
 
 /*
- * T of A, which warps have written before a barrier; A and `memory` are overwritten. With halves of rows and columns
- * the inverse is T11, T22 and T21 = -T22 (A21 T11). Blocks above the diagonal nobody reads. Gradients are given
- * the inverse, turned, behind T.
+ * (1 + A)^-1 to `memory` of A, which warps have written before a barrier and which is overwritten. With halves of rows
+ * and columns the inverse is T11, T22 and T21 = -T22 (A21 T11). Blocks above the diagonal nobody reads.
  */
-DEVICE void invert(float *a, const float *betas, float *memory, char *to) {
+DEVICE void invert_all(float *a, float *memory) {
+    const bool works = WARPS == 4 || threadIdx.x < 128;
     float *below = a + 32 * PITCH, *second = memory + 32 * PITCH;
     float sum[8];
     if (threadIdx.x < 64) solve(a, threadIdx.x / 32, memory);
     __syncthreads();
-    multiply_halves(below, memory, sum);
-    __syncwarp(); /* rows of A21 are read by one warp */
-    store_halves(sum, 1, below);
+    if (works) {
+        multiply_halves(below, memory, sum);
+        __syncwarp(); /* rows of A21 are read by one warp */
+        store_halves(sum, 1, below);
+    }
     __syncthreads();
-    multiply_halves(second + 32, below, sum);
-    store_halves(sum, -1, second);
+    if (works) {
+        multiply_halves(second + 32, below, sum);
+        store_halves(sum, -1, second);
+    }
     __syncthreads();
+}
+
+/* T of A; A and `memory` are overwritten. Gradients are given the inverse, turned, behind T. */
+DEVICE void invert(float *a, const float *betas, float *memory, char *to) {
+    invert_all(a, memory);
     put_blocks<TERMS, false>(memory, betas, to);
     if (SQUARE) clear_others(to, false);
     if (SQUARE && BACK) clear_others(to + TERMS * BLOCKS, true);

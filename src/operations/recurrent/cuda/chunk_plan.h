@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How kernels of the chunked form are laid out on GPUs: chunk.c and gradient_chunk.c launch them. */
+/* How kernels of the chunked form are laid out on GPUs: chunk.c, chunk_rank.c and gradient_chunk.c launch them. */
 #ifndef EJKI_RECURRENT_CUDA_CHUNK_PLAN_H
 #define EJKI_RECURRENT_CUDA_CHUNK_PLAN_H
 
@@ -36,6 +36,10 @@ static inline int64_t rec_walk_blocks(const rec_problem *p, const rec_layout *l)
 static inline int64_t rec_tile_bytes(int64_t columns) {
     return REC_CHUNK * ejki_round_up(columns, 64) * 2;
 }
+/* Tiles with their decays that are made of a chunk: where these are factors of elements. */
+static inline int64_t rec_operands(const rec_problem *p) {
+    return p->update == REC_RANK_ONE ? 4 : p->key_decay ? 3 : 0;
+}
 /* Of shared memory of what prepares chunks. */
 static inline int64_t rec_prepare_bytes(const rec_problem *p) {
     const int64_t tiles = 2 * rec_tile_bytes(p->key_size);
@@ -47,7 +51,7 @@ static inline int64_t rec_prepare_bytes(const rec_problem *p) {
     return ejki_max(tiles, inverse) + rows + gates;
 }
 static inline int64_t rec_factor_floats(const rec_problem *p) {
-    return p->key_decay ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
+    return rec_operands(p) > 0 ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
 }
 /* Of T or P. */
 static inline int64_t rec_block_bytes(bool wide) {
@@ -57,7 +61,7 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
                                      const rec_layout *l) {
     const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
     const int64_t blocks = (walk->scores + walk->inverses) * rec_block_bytes(l->wide);
-    const int64_t stage = (p->key_decay ? 3 : 2) * rec_tile_bytes(p->key_size) +
+    const int64_t stage = ejki_max(rec_operands(p), 2) * rec_tile_bytes(p->key_size) +
                           rec_tile_bytes(l->columns) + blocks + 4 * rec_factor_floats(p);
     return l->stages * ejki_round_up(stage, l->wide ? 1024 : 16) + sums;
 }
@@ -127,21 +131,24 @@ static inline ejki_cuda_constants rec_walk_constants(const rec_problem *p, const
         ejki_cuda_add(&constants, "UPDATE", p->update);
         ejki_cuda_add(&constants, "GROUPS", l->warps / 4);
     }
-    ejki_cuda_add(&constants, "KEY_DECAY", p->key_decay);
+    ejki_cuda_add(&constants, "KEY_DECAY", rec_operands(p) > 0);
     ejki_cuda_add(&constants, "STAGES", l->stages);
     return constants;
 }
 
-/* Sizes and types that forward calls and gradients have in common. */
-static inline bool rec_chunk_fits(const rec_problem *p) {
+/* Sizes and types of chunks. */
+static inline bool rec_chunk_sizes_fit(const rec_problem *p) {
     const bool is_bf16 = p->view[REC_QUERY].dtype == EJK_DTYPE_BF16 &&
                          p->view[REC_KEY].dtype == EJK_DTYPE_BF16 &&
                          p->view[REC_VALUE].dtype == EJK_DTYPE_BF16;
-    const bool is_plain =
-        p->update != REC_RANK_ONE && !p->value_decay && !p->view[REC_SEGMENTS].present;
+    const bool is_plain = !p->value_decay && !p->view[REC_SEGMENTS].present;
     return is_bf16 && is_plain && p->value_size >= 16 && p->value_size % 16 == 0 &&
            p->tokens < INT32_MAX - REC_CHUNK && rec_chunks(p) * p->heads < INT32_MAX &&
            p->sequences * p->heads * p->value_size < INT32_MAX / 2;
+}
+/* Of sums and delta rules. */
+static inline bool rec_chunk_fits(const rec_problem *p) {
+    return p->update != REC_RANK_ONE && rec_chunk_sizes_fit(p);
 }
 
 #endif

@@ -13,66 +13,19 @@
  * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, BEFORE, TERMS (1), BACK (for gradients), SQUARE (T and P for wgmma).
  */
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
-#include "operations/recurrent/cuda/chunk_key.cuh"
+#include "operations/recurrent/cuda/chunk_logs.cuh"
 
-#define LEAST     -120.0f
-#define SUB       16
-#define LOG_PITCH (KEY_SIZE + 4)
-
-struct parts {
-    float a[REC_CHUNK * PITCH], log[REC_CHUNK * LOG_PITCH]; /* log: base-2, of a sub-chunk up to a row */
-    float total[4][KEY_SIZE], gap[6][KEY_SIZE]; /* of a sub-chunk; of those from one to before another */
+struct parts : logs {
+    float a[REC_CHUNK * PITCH];
     float diagonal[4][SUB * (SUB + 1)];
-    float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK], head[REC_CHUNK]; /* head: gates */
+    float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK];
     float p[BACK ? REC_CHUNK * PITCH : 1]; /* P of gradients, to be turned */
 };
-
-/* ---- Gates ------------------------------------------------------------------------------------------ */
-
-DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h, parts &s) {
-    const int channel = threadIdx.x % KEY_SIZE;
-    for (int sub = threadIdx.x / KEY_SIZE; sub < 4; sub += THREADS / KEY_SIZE) {
-        const rec_size t = rec_token(&p, &q, first + SUB * sub);
-        float g[SUB], sum = 0;
-#pragma unroll
-        for (int n = 0; n < SUB; n++) g[n] = p.head_decay ? s.head[SUB * sub + n] : 0;
-        add_channel(p, q, t, h, channel, rows - SUB * sub, g);
-#pragma unroll
-        for (int n = 0; n < SUB; n++) {
-            if (SUB * sub + n < rows) sum += LOG2_E * (g[n] < LEAST ? LEAST : g[n]);
-            s.log[(SUB * sub + n) * LOG_PITCH + channel] = sum;
-        }
-        s.total[sub][channel] = sum;
-    }
-}
-
-/* Sums of sub-chunks first … end - 1. */
-DEVICE float totals(const parts &s, int first, int end, int channel) {
-    float sum = 0;
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        if (n >= first && n < end) sum += s.total[n][channel];
-    return sum;
-}
-
-/* Which of `gap` is from sub-chunk `first` to before `end`. */
-DEVICE int gap_of(int first, int end) {
-    return end * (end - 1) / 2 + first;
-}
-DEVICE void add_totals(parts &s) {
-    for (int end = 1; end < 4 && threadIdx.x < KEY_SIZE; end++)
-        for (int first = 0; first < end; first++)
-            s.gap[gap_of(first, end)][threadIdx.x] = totals(s, first, end, threadIdx.x);
-}
 
 /* Log decays that a query of a row has, of two channels from a sub-chunk's beginning on. */
 DEVICE float2 log_of_query(const parts &s, int row, int channel) {
     if (BEFORE && row % SUB == 0) return make_float2(0, 0);
     return *(const float2 *)(s.log + (row - BEFORE) * LOG_PITCH + channel);
-}
-
-DEVICE u32 times(u32 pair, float low, float high) {
-    return pack(widen((u16)pair) * low, widen((u16)(pair >> 16)) * high);
 }
 
 /* ---- Products below the diagonal -------------------------------------------------------------------- */
@@ -88,15 +41,6 @@ DEVICE float2 decay_to_query(const parts &s, int k, int n) {
     const float2 x = log_of_query(s, row, 16 * k + lane % 4 * 2 + n / 2 * 8);
     return make_float2(power_of_2(x.x), power_of_2(x.y));
 }
-/* Those of a right operand from rows of sub-chunk `sub` to the beginning of the warp's. */
-DEVICE float2 decay_from(const parts &s, int sub, int k, int n) {
-    const int lane = threadIdx.x % 32, row = sub * SUB + lane / 4 + n / 2 * 8, end = threadIdx.x / 32;
-    const int channel = 16 * k + lane % 4 * 2 + n % 2 * 8;
-    const float2 x = *(const float2 *)(s.log + row * LOG_PITCH + channel);
-    const float2 gap = *(const float2 *)(s.gap[gap_of(sub, end)] + channel);
-    return make_float2(power_of_2(gap.x - x.x), power_of_2(gap.y - x.y));
-}
-
 DEVICE void multiply(u32 keys, u32 queries, const parts &s, float (&kk)[6][4], float (&qk)[6][4]) {
     const int warp = threadIdx.x / 32;
     clear(kk);
@@ -119,7 +63,7 @@ DEVICE void multiply(u32 keys, u32 queries, const parts &s, float (&kk)[6][4], f
             load_right<KEY_SIZE>(right, keys, SUB * sub, k);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                const float2 by = decay_from(s, sub, k, n);
+                const float2 by = decay_from(s, sub, warp, k, n);
                 right[n] = times(right[n], by.x, by.y);
             }
             if (UPDATE == REC_DELTA) {
@@ -156,9 +100,6 @@ DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], char *s
 
 /* ---- The diagonal ----------------------------------------------------------------------------------- */
 
-#define PAIRS (KEY_SIZE / 64) /* pairs of channels of a lane, 64 apart */
-#define HALF  (SUB / 2)
-
 /* Rows of the warp's second half times those of the first, by products: decayed against the row between. */
 DEVICE void multiply_below(u32 keys, u32 queries, const parts &s, float (&kk)[4], float (&qk)[4]) {
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * SUB, own = first + lane / 4;
@@ -189,19 +130,6 @@ DEVICE void multiply_below(u32 keys, u32 queries, const parts &s, float (&kk)[4]
     }
 }
 
-/* Halves the numbers of a lane, and adds those of the lane `apart` from it, until one is left: sum of number `lane`. */
-template <int count> DEVICE void add_lanes(float (&x)[2 * HALF]) {
-    if constexpr (count > 1) {
-        const bool is_high = threadIdx.x & (count / 2);
-#pragma unroll
-        for (int n = 0; n < count / 2; n++) {
-            const float own = is_high ? x[n + count / 2] : x[n], other = is_high ? x[n] : x[n + count / 2];
-            x[n] = own + __shfl_xor_sync(~0u, other, count / 2);
-        }
-        add_lanes<count / 2>(x);
-    }
-}
-
 /*
  * Row `to` times the first `count` of its half of the warp's block: a lane has its channels of all rows in registers.
  * Those behind the row are of no use, but a loop of fixed length hides the time that an exponential takes. Of sums
@@ -209,10 +137,10 @@ template <int count> DEVICE void add_lanes(float (&x)[2 * HALF]) {
  */
 template <int count>
 DEVICE void multiply_row(u32 keys, u32 queries, const parts &s, int to, const u32 (&key)[HALF][PAIRS],
-                         const float2 (&log)[HALF][PAIRS], const float2 (&bonus)[PAIRS], float (&sum)[2 * HALF]) {
+                         const float2 (&log)[HALF][PAIRS], const float2 (&bonus)[PAIRS], float (&sum)[SUB]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < 2 * HALF; n++) sum[n] = 0;
+    for (int n = 0; n < SUB; n++) sum[n] = 0;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
         const int channel = 64 * i + 2 * lane;
@@ -244,12 +172,12 @@ DEVICE void put_triangle(u32 keys, u32 queries, parts &s, int half, const float2
 #pragma unroll 1
     for (int row = 0; row < HALF; row++) {
         const int to = first + row;
-        float sum[2 * HALF];
+        float sum[SUB];
         if (row < HALF / 2)
             multiply_row<HALF / 2>(keys, queries, s, to, key, log, bonus, sum);
         else
             multiply_row<HALF>(keys, queries, s, to, key, log, bonus, sum);
-        add_lanes<2 * HALF>(sum);
+        add_lanes<SUB>(sum);
         sum[0] += __shfl_xor_sync(~0u, sum[0], 16);
         const float by = sum[0] * s.k_factor[first + column];
         const float own = BEFORE ? __shfl_sync(~0u, sum[0], 0) * s.k_factor[to] : by;

@@ -25,8 +25,8 @@ DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage
     const int first = chunk * REC_CHUNK;
     const rec_size place = w.place + (rec_size)chunk * a.p.heads;
     if (KEY_DECAY) {
-        const u16 *from = (const u16 *)a.operands + place * (3 * REC_CHUNK * KEY_SIZE);
-        for (int n = 0; n < 3; n++) {
+        const u16 *from = (const u16 *)a.operands + place * (TILES * REC_CHUNK * KEY_SIZE);
+        for (int n = 0; n < TILES; n++) {
             const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
             if (!KEEP || n != 1) copy_tile<REC_CHUNK, KEY_SIZE>(stage + n * TILE, rows, 0, REC_CHUNK, 1);
         }
@@ -46,8 +46,8 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     const float *factors = (const float *)(memory + FACTOR);
     float seen[8][4], out[8][4], u[8][4];
     if (KEEP) keep_state(a, w, a.states, chunk, s);
-    read_state<UPDATE == REC_DELTA, !KEEP>(stage, stage + TILE, w.part, s, seen, out);
-    if (PARTS > 1) add_parts<UPDATE == REC_DELTA, !KEEP>(w, sums, seen, out);
+    read_state<UPDATE != REC_ADD, !KEEP>(stage, stage + TILE, w.part, s, seen, out);
+    if (PARTS > 1) add_parts<UPDATE != REC_ADD, !KEEP>(w, sums, seen, out);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         const float2 of_seen = factors_of(factors, REC_SEEN, n), of_out = factors_of(factors, REC_ASKED, n);
@@ -65,6 +65,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     }
     if (!KEEP) multiply_blocks<1, 1, true>(w, u, (const uint4 *)(memory + SCORE), out);
     decay_state(factors, w.part, s);
+    if (UPDATE == REC_RANK_ONE) add_to_state(stage + WRITTEN, w.part, factors, REC_LEFT, seen, s);
     add_to_state(stage + LEFT, w.part, factors, REC_LEFT, u, s);
     if (!KEEP) store_outputs(a.p, w, chunk * REC_CHUNK, out);
 }

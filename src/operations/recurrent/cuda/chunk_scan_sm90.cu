@@ -16,8 +16,8 @@ DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage
     const int first = chunk * REC_CHUNK;
     const rec_size place = w.place + (rec_size)chunk * a.p.heads;
     if (KEY_DECAY) {
-        const u16 *from = (const u16 *)a.operands + place * (3 * REC_CHUNK * KEY_SIZE);
-        for (int n = UPDATE == REC_DELTA ? 0 : 1; n < 3; n++) {
+        const u16 *from = (const u16 *)a.operands + place * (TILES * REC_CHUNK * KEY_SIZE);
+        for (int n = UPDATE == REC_ADD ? 1 : 0; n < TILES; n++) {
             const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
             if (!KEEP || n != 1) copy_panels(stage + n * TILE, rows, 0, REC_CHUNK, KEY_SIZE);
         }
@@ -38,11 +38,11 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
     float seen[32], out[32], u[8][4];
-    u32 state[KEY_SIZE / 4], own[16], left[16];
+    u32 state[KEY_SIZE / 4], own[16], left[16], written[16];
     if (KEEP) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
     pack_all(s, state);
     hold(state);
-    if (UPDATE == REC_DELTA) {
+    if (UPDATE != REC_ADD) {
         clear(seen);
         begin_read(state, stage, seen);
     }
@@ -68,6 +68,11 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     } else {
         load_columns(w, stage, u);
         wgmma_wait<0>();
+    }
+    if (UPDATE == REC_RANK_ONE) {
+        hold(seen);
+        pack_all(seen, written);
+        hold(written);
     }
     hold(state);
     decay_state(factors, 0, (float(&)[ROWS][4])s);
@@ -97,7 +102,10 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     hold(own);
     hold(left);
     if (!KEEP) begin_square(own, stage + SCORE, out, 1);
-    begin_update(left, stage + LEFT, s);
+    if (UPDATE == REC_RANK_ONE)
+        begin_updates(written, stage + WRITTEN, left, stage + LEFT, s);
+    else
+        begin_update(left, stage + LEFT, s);
     if (KEEP) {
         if (UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
     } else {
@@ -109,6 +117,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     wgmma_wait<0>();
     hold(s);
     hold(left);
+    if (UPDATE == REC_RANK_ONE) hold(written);
 }
 
 extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __grid_constant__ rec_chunked a) {

@@ -3,8 +3,8 @@
  * What the walks over chunks do alike, forwards and backwards: chunk_scan.cu has their structure. A state, or its
  * cotangent, lies in registers as tiles of 8 of its rows; what warps of a block share is in stages of shared memory.
  *
- * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, KEY_DECAY, TERMS, STAGES; and SCORES, pieces of P in a stage, INVERSES,
- * those of T, and whether they are squares (SQUARE), before this is included.
+ * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, UPDATE, KEY_DECAY, TERMS, STAGES; and SCORES, pieces of P in a stage,
+ * INVERSES, those of T, and whether they are squares (SQUARE), before this is included.
  */
 #ifndef EJKI_RECURRENT_CHUNK_WALK_CUH
 #define EJKI_RECURRENT_CHUNK_WALK_CUH
@@ -19,12 +19,17 @@
 #define SPANS   (ROWS / 8)             /* of 64 rows */
 #define SUMS    (PARTS > 1 ? WARPS * 2 * 8 * 512 : 0) /* S'K' and S'Q' of all warps, tiles of 16 bytes a lane */
 
-/* A stage: keys, queries, with key decays keys with those to the chunk's end, values, P, T, factors. */
+/*
+ * A stage: keys, queries, with key decays keys with those to the chunk's end, of rank-one updates also what is written
+ * for what is read, values, P, T, factors.
+ */
 #define TILE    (REC_CHUNK * pitch_of(KEY_SIZE) * 2)
+#define TILES   (!KEY_DECAY ? 2 : UPDATE == REC_RANK_ONE ? 4 : 3)
 #define BLOCKS  (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
 #define FACTORS (4 * (KEY_DECAY ? KEY_SIZE + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK))
 #define LEFT    (KEY_DECAY ? 2 * TILE : 0)
-#define VALUE   (KEY_DECAY ? 3 * TILE : 2 * TILE)
+#define WRITTEN (3 * TILE)
+#define VALUE   (TILES * TILE)
 #define SCORE   (VALUE + REC_CHUNK * pitch_of(COLUMNS) * 2)
 #define INVERSE (SCORE + SCORES * BLOCKS)
 #define FACTOR  (INVERSE + INVERSES * BLOCKS)

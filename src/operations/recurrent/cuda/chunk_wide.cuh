@@ -59,20 +59,30 @@ DEVICE void begin_square(const u32 (&x)[16], u32 square, float (&sum)[32], int a
     wgmma_commit();
 }
 
-/* Begins S += k u', rows of the tile being tokens. */
-DEVICE void begin_update(const u32 (&u)[16], u32 tile, float (&s)[KEY_SIZE / 2]) {
+/* S += k u', rows of the tile being tokens; begun alone, or with that of another tile. */
+DEVICE void update(const u32 (&u)[16], u32 tile, float (&s)[KEY_SIZE / 2]) {
     const u64 right = smem_descriptor(tile, PANEL);
-    hold(s);
-    wgmma_fence();
 #pragma unroll
     for (int n = 0; n < 4; n++) wgmma<KEY_SIZE>::template rs<1>(s, u + 4 * n, advance_descriptor(right, n * 2048), 1);
+}
+DEVICE void begin_update(const u32 (&u)[16], u32 tile, float (&s)[KEY_SIZE / 2]) {
+    hold(s);
+    wgmma_fence();
+    update(u, tile, s);
+    wgmma_commit();
+}
+DEVICE void begin_updates(const u32 (&u)[16], u32 tile, const u32 (&x)[16], u32 other, float (&s)[KEY_SIZE / 2]) {
+    hold(s);
+    wgmma_fence();
+    update(u, tile, s);
+    update(x, other, s);
     wgmma_commit();
 }
 
 /* ---- Who copies and who works ----------------------------------------------------------------------- */
 
 /* Blocks of a multiprocessor that registers are shared out for, and how. */
-#define RESIDENT (GROUPS == 1 && (UPDATE != REC_DELTA || KEY_SIZE == 64) ? 2 : 1)
+#define RESIDENT (GROUPS == 1 && (UPDATE == REC_ADD || KEY_SIZE == 64) ? 2 : 1)
 #define ALL      (32 * WARPS + 128 * GROUPS) /* threads of a block */
 #define SHARES   (GROUPS > 1 || RESIDENT > 1)
 #define COPYING  56 /* registers of a thread */
