@@ -61,8 +61,8 @@ REC rec_size rec_first_chunk(const rec_problem *p, rec_size n, rec_size begin) {
     return p->packed ? begin / REC_CHUNK + n : n * ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
 }
 REC rec_size rec_chunks(const rec_problem *p) {
-    return p->packed ? p->tokens / REC_CHUNK + p->sequences
-                     : p->sequences * ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
+    if (!p->packed) return p->sequences * ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
+    return p->sequences > 0 ? p->tokens / REC_CHUNK + p->sequences : 0;
 }
 
 /* The last sequence that begins at or before a chunk. */
