@@ -20,6 +20,8 @@ const char *const check_names[CHECKS] = {"accuracy",   "threads", "again",     "
 enum { MOST_CRASHES = 20, SECONDS_PER_CASE = 300 };
 /* An implementation may be for one in so many cases only. */
 enum { CASES_TO_FIND_ONE = 80 };
+/* Of an operation that has so many, no fewer are left. */
+enum { FEW_CASES = 24 };
 
 static double now(void) {
     struct timespec t;
@@ -36,6 +38,7 @@ void suite_open(struct suite *suite) {
     const char *filter = getenv("EJK_TEST_FILTER"), *seconds = getenv("EJK_TEST_SECONDS");
     suite->seed = number_from("EJK_TEST_SEED", 1);
     suite->cases = (int64_t)number_from("EJK_TEST_CASES", 0);
+    suite->full = suite->gpu || getenv("EJK_TEST_FULL") != NULL;
     suite->filter = filter ? filter : "";
     /* Where long double is emulated what is exact takes a hundred times as long. */
     suite->budget = LDBL_MANT_DIG > 64 ? 40000 : 1000000;
@@ -98,7 +101,9 @@ static const char *skipped(const struct suite *suite, const struct line *line) {
 }
 
 static int64_t cases_of(const struct suite *suite, const struct line *line) {
-    const int64_t all = suite->cases ? suite->cases : line->operation->cases;
+    int64_t all = suite->cases ? suite->cases : line->operation->cases;
+    if (!suite->cases && !suite->full && all > FEW_CASES)
+        all = all / 2 > FEW_CASES ? all / 2 : FEW_CASES;
     return (all + suite->processes - 1) / suite->processes;
 }
 

@@ -9,6 +9,7 @@
  *   refusal     calls with a wrong type, length, layout or address fail and write nothing
  *   derivative  gradients in f64 against central differences of the operation itself
  *
+ * Half of an operation's cases, all of them with EJK_TEST_FULL and on a GPU.
  * EJK_TEST_SEED and EJK_TEST_CASES choose the cases, EJK_TEST_FILTER implementations by a part of "algorithm name";
  * after EJK_TEST_SECONDS none is begun. A failure prints the variables that repeat it. Cases run in a child, so that a
  * fault names its case and the others still run; EJK_TEST_PROCESSES children share them.
@@ -50,9 +51,10 @@ struct suite {
     const struct line *lines;
     int32_t count;
     bool gpu;   /* lines for a GPU, or all others */
+    bool full;  /* as many cases as the operation says, or half of them */
     bool quiet; /* failures are expected */
     uint64_t seed;
-    int64_t cases; /* 0 = as many as the operation says */
+    int64_t cases; /* 0 = as the operation says */
     const char *filter;
     int64_t budget;
     double end;                 /* no case begins later, in seconds of the clock; 0 = never */

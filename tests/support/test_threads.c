@@ -16,8 +16,8 @@ struct share {
 
 static void *work(void *argument) {
     const struct share *s = argument;
-    for (int64_t index = s->count - 1; index >= 0; index--)
-        if (index % s->threads == s->own) s->task(s->argument, index);
+    const int64_t last = s->count - 1 - (s->count - 1 - s->own) % s->threads;
+    for (int64_t index = last; index >= 0; index -= s->threads) s->task(s->argument, index);
     return NULL;
 }
 
