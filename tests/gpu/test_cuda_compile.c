@@ -2,9 +2,9 @@
 /*
  * Kernels for GPUs, compiled for sm_80 and sm_90a with constants that their launchers give them, without a GPU:
  * registers and bytes spilled stay within what the `compile` lines of the lists of kernels say, and no warning comes.
- * Each text is compiled once for an architecture, as the first line that has it for that says; with EJK_TEST_FULL as
- * all lines say. Answers 77 where there is no NVRTC. EJK_TEST_PROCESSES share the work; EJK_TEST_FILTER is a part of a
- * text's name.
+ * Each text is compiled as the first line that has it says, for sm_80 if that can be and for sm_90a if it cannot, or if
+ * the text asks which it is; with EJK_TEST_FULL for both and as all lines say. Answers 77 where there is no NVRTC.
+ * EJK_TEST_PROCESSES share the work; EJK_TEST_FILTER is a part of a text's name.
  */
 #include "device/cuda.h"
 
@@ -90,10 +90,15 @@ static bool check(const struct row *row, int which) {
     return good;
 }
 
-/* True if no row before has the text for the architecture. */
+/* True if no row before has the text for the architecture, nor any for one to which it is the same. */
 static bool is_first(size_t row, int which) {
-    for (size_t i = 0; i < row; i++)
-        if (rows[i].spills[which] >= 0 && strcmp(rows[i].text, rows[row].text) == 0) return false;
+    const ejki_cuda_source *source = ejki_cuda_text(rows[row].text);
+    const bool asks = source && strstr(source->text, "__CUDA_ARCH__");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(rows[i].text, rows[row].text) != 0) continue;
+        if (i < row && rows[i].spills[which] >= 0) return false;
+        if (which > 0 && !asks && rows[i].spills[0] >= 0) return false;
+    }
     return true;
 }
 
