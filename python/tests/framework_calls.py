@@ -16,6 +16,11 @@ DIFFERENTIABLE = [name for name in OPERATIONS if catalogue().gradient_of(name)]
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
+def few(count):
+    """So many calls of an operation with EJK_TEST_FULL, which `make check-python` sets, else half of them."""
+    return count if "EJK_TEST_FULL" in os.environ else (count + 1) // 2
+
+
 class Wish:
     """A call as a framework's function is asked for it: arrays, other arguments, and flags of results."""
 
@@ -64,23 +69,25 @@ class Wish:
 
 
 def wishes(name, count, seed=0, finite=False):
-    return [Wish(call) for call in random_calls(name, count, seed, finite=finite, usual=True)]
+    """Calls, each made when it is asked for."""
+    return (Wish(call) for call in random_calls(name, count, seed, finite=finite, usual=True))
 
 
 def derivable(name, count, seed=0):
     """(wish, cotangents, gradients) of calls of finite numbers with gradients through each of their results."""
-    through, found = catalogue().gradient(name).cotangents, []
+    through, found = catalogue().gradient(name).cotangents, 0
     for wish in wishes(name, 20 * count, seed, finite=True):
-        if len(found) == count:
-            break
         if wish.updates or not set(wish.outputs) <= set(through):
             continue
         try:
-            found.append((wish, *wish.pullback()))
+            cotangents, gradients = wish.pullback()
         except libejkernel.Error:
             continue  # of what the library says that it has no gradients
+        found += 1
+        yield wish, cotangents, gradients
+        if found == count:
+            break
     assert found, f"no call of {name} with gradients"
-    return found
 
 
 def checkable(name, count, seed, runs):
