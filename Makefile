@@ -29,12 +29,13 @@ check:
 	@cmake --build build --target all tests
 	@tools/check.sh build
 
-# The Python package on the library of build/, in JAX, PyTorch and transformers, too; `make check` has it as a test.
+# The Python package on the library of build/, in JAX, PyTorch and transformers, too; `make check` has it with half the
+# calls.
 check-python:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null
 	@cmake --build build --target ejkernel ejk conformance_calls
-	@tools/check_python.sh build --frameworks
+	@EJK_TEST_FULL=1 tools/check_python.sh build --frameworks
 
 # Every operation on a GPU through NumPy, JAX and PyTorch; says that it was skipped where there is no GPU.
 check-gpu-python:
@@ -81,8 +82,8 @@ check-asan check-tsan check-valgrind: check-%:
 	@cmake --build build/$* --target tests
 	@tools/check.sh build/$* $(CTEST_OPTIONS)
 
-# Ten minutes of random masks, each run from a seed of its own, which a failure tells; and the texts of kernels for GPUs
-# with all constants that the lists of kernels name.
+# Ten minutes of random masks, each run from a seed of its own, which a failure tells; the texts of kernels for GPUs with
+# all constants that the lists of kernels name; all cases of the conformance harness.
 check-properties:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null
@@ -98,7 +99,7 @@ check-aarch64:
 	@tools/check.sh build/aarch64 -C long
 
 # What is too slow for every change: sanitizers, fuzzing, valgrind, clang-tidy over the kernels too.
-check-long: check-properties check check-aarch64 check-asan check-tsan check-valgrind fuzz
+check-long: check-properties check check-python check-aarch64 check-asan check-tsan check-valgrind fuzz
 	@tools/check_tidy.sh build all
 
 fuzz:
