@@ -101,6 +101,7 @@ check-aarch64:
 # What is too slow for every change: sanitizers, fuzzing, valgrind, clang-tidy over the kernels too.
 check-long: check-properties check check-python check-aarch64 check-asan check-tsan check-valgrind fuzz
 	@tools/check_tidy.sh build all
+	@tools/check_preset.sh clang-quick build/clang
 
 fuzz:
 	@tools/setup.sh check

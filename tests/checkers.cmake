@@ -22,7 +22,7 @@ ejk_checker(install build 120 1 ${tools}/check_install.sh ${PROJECT_BINARY_DIR})
 ejk_checker(python build 600 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR})
 ejk_checker(python_frameworks frameworks 900 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR} --frameworks
   -k "jax or torch or transformers or together or examples or documents") # the rest has just run
-ejk_checker(clang build 900 2 ${tools}/check_preset.sh clang-quick ${PROJECT_BINARY_DIR}/clang)
+ejk_checker(clang build 900 2 ${tools}/check_clang.py ${PROJECT_BINARY_DIR})
 ejk_checker(aarch64 build 1800 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64 run)
 # What takes both cores has to run before those of one, and what takes minutes of one before the rest.
 set_tests_properties(python_frameworks PROPERTIES COST 600)
