@@ -129,31 +129,16 @@ static void finish_scattered(const mm_product *p, const float *scattered, mm_siz
 /* ---- Workers ---------------------------------------------------------------------------------------- */
 
 /* True if results are made of the sums already. */
-INLINE bool sums_of(const ejk_dtype dtype, product_block *k) {
-#ifdef TILE_BYTE_DOT
-    sum_groups(dtype, k);
-    return false;
-#else
+static bool sums_of(ejk_dtype dtype, product_block *k) {
+#ifndef TILE_BYTE_DOT
     if (!by_groups(k->p)) return sum_block(dtype, k);
+#endif
     sum_groups(dtype, k);
     return false;
-#endif
 }
 
 static void do_block(product_block *k) {
-    bool done = false;
-    if (!k->s->idle) {
-#ifdef TILE_BF16_DOT
-        done = sums_of(EJK_DTYPE_BF16, k);
-#else
-        if (k->p->a.dtype == EJK_DTYPE_F32)
-            done = sums_of(EJK_DTYPE_F32, k);
-        else if (k->p->a.dtype == EJK_DTYPE_BF16)
-            done = sums_of(EJK_DTYPE_BF16, k);
-        else
-            done = sums_of(EJK_DTYPE_F16, k);
-#endif
-    }
+    const bool done = !k->s->idle && sums_of(dtype_of(&k->p->a), k);
     if (!done) finish_columns(k, 0, k->columns);
 }
 

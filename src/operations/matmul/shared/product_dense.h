@@ -122,9 +122,10 @@ INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_si
     }
 }
 
+TYPED_DEFINE(void, pack_a, (product_block * k, mm_size first, mm_size depth), k, first, depth)
+
 /* Where element `first` of the depth of a column of b lies. */
-INLINE const void *b_at(const ejk_dtype dtype, const product_block *k, mm_size first,
-                        mm_size column) {
+static const void *b_at(ejk_dtype dtype, const product_block *k, mm_size first, mm_size column) {
     const mm_product *p = k->p;
     return element_at(dtype, p->b.data,
                       k->s->b + mm_step(p, &p->b, k->s->step + first, p->b.row) +
@@ -152,6 +153,11 @@ INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first,
     return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
 }
 
+TYPED_DEFINE(bool, pack_b,
+             (const product_block *k, mm_size first, mm_size depth, mm_size column, mm_size columns,
+              float *target),
+             k, first, depth, column, columns, target)
+
 /* Packed b times its scales; `words` are floats. */
 static void scale_b(const product_block *k, mm_size first, mm_size words, mm_size column,
                     mm_size columns, float *target) {
@@ -170,7 +176,7 @@ static void scale_b(const product_block *k, mm_size first, mm_size words, mm_siz
 }
 
 /* `words` rows or columns of b at `b` will be packed after `tiles` tiles. */
-INLINE void look_ahead(const ejk_dtype dtype, product_block *k, const void *b, mm_size depth,
+static void look_ahead(ejk_dtype dtype, product_block *k, const void *b, mm_size depth,
                        mm_size columns, int64_t tiles) {
     const mm_view *v = &k->p->b;
     product_ahead *ahead = &k->ahead;
@@ -231,20 +237,20 @@ static bool streams(const product_block *k) {
 }
 
 /* `columns` columns of b from `column` on, which are not packed. */
-INLINE void stream_b(const ejk_dtype dtype, product_block *k, mm_size first, mm_size depth,
+static void stream_b(ejk_dtype dtype, product_block *k, mm_size first, mm_size depth,
                      mm_size column, mm_size columns, const void *after, float *sums) {
     const mm_product *p = k->p;
     const void *b = b_at(dtype, k, first, column);
     const stream s = {k->a, sums, k->rows, k->capacity, k->fit};
     if (p->b.flipped)
-        stream_columns(dtype, &s, b, p->b.column, depth, columns, after, first > 0);
+        CALL_TYPED(dtype, stream_columns, &s, b, p->b.column, depth, columns, after, first > 0);
     else
         stream_rows(dtype, &s, b, p->b.row, depth, columns, after, first > 0);
 }
 #endif
 
 /* True if results are made of the sums, too: of those of the last block of the depth while they are in the caches. */
-INLINE bool sum_block(const ejk_dtype dtype, product_block *k) {
+static bool sum_block(ejk_dtype dtype, product_block *k) {
     const mm_product *p = k->p;
     const bool halves = p->gated && !p->interleaved;
     const mm_size wide = p->gated && p->interleaved ? 2 : 1;
@@ -260,7 +266,7 @@ INLINE bool sum_block(const ejk_dtype dtype, product_block *k) {
         const mm_size next = first + own;
         const bool last = next == depth;
         const void *b = last ? k->after : b_at(dtype, k, next, column);
-        pack_a(dtype, k, first, own);
+        CALL_TYPED(dtype, pack_a, k, first, own);
 #ifndef TILE_AMX
         if (streams(k)) {
             for (int half = 0; half <= halves; half++)
@@ -276,7 +282,7 @@ INLINE bool sum_block(const ejk_dtype dtype, product_block *k) {
             const mm_size from = column + (half ? p->columns : 0);
             for (mm_size j = 0, some; j < columns; j += some) {
                 some = ejki_min(columns - j, PACK_COLUMNS);
-                const bool fit = pack_b(dtype, k, first, own, from + j, some, k->b);
+                const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
                 if (p->scale.present && p->split != MM_DEPTH)
                     scale_b(k, first, own, from + j, some, k->b);
                 multiply(k, ejki_cdiv(some, TILE_COLUMNS), words, fit, first > 0,

@@ -12,6 +12,29 @@
 /* With the sizes of a tile. */
 #include "kernels/simd/pack_body.h"
 
+/*
+ * TYPED_DEFINE(result, name, (parameters), arguments) makes functions of name(type, arguments), one for each type of
+ * elements; CALL_TYPED(type, name, arguments) calls one. They are not inlined: the time to compile a function grows
+ * faster than its size.
+ */
+#define TYPED_ONE(type, result, name, parameters, ...)                                             \
+    static __attribute__((noinline)) result name##_##type parameters {                             \
+        return name(EJK_DTYPE_##type, __VA_ARGS__);                                                \
+    }
+#ifdef TILE_BF16_DOT
+#define TYPED_DEFINE(...)            TYPED_ONE(BF16, __VA_ARGS__)
+#define CALL_TYPED(dtype, name, ...) ((void)(dtype), name##_BF16(__VA_ARGS__))
+#else
+#define TYPED_DEFINE(...)                                                                          \
+    TYPED_ONE(F32, __VA_ARGS__)                                                                    \
+    TYPED_ONE(BF16, __VA_ARGS__)                                                                   \
+    TYPED_ONE(F16, __VA_ARGS__)
+#define CALL_TYPED(dtype, name, ...)                                                               \
+    ((dtype) == EJK_DTYPE_F32    ? name##_F32(__VA_ARGS__)                                         \
+     : (dtype) == EJK_DTYPE_BF16 ? name##_BF16(__VA_ARGS__)                                        \
+                                 : name##_F16(__VA_ARGS__))
+#endif
+
 /* Stores behind a row's own place are put right by the next row; the last one needs VL floats of room. */
 INLINE void pack_store(float *target, int64_t place, vf v) {
     if (place == 0 || TILE_ROWS % VL == 0)

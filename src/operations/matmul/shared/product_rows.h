@@ -116,8 +116,8 @@ INLINE int64_t rows_place(const int unit, const packed_block *b, const float *x,
 }
 
 /* Row `i`; its elements are those at `from`. Bytes of codes have `middle` in theirs. */
-INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool rounds, int middle,
-                      const void *from, int64_t i, group_rows *r) {
+static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds, int middle,
+                             const void *from, int64_t i, group_rows *r) {
     float x[PACKED_BLOCK + VL];
     int64_t at = 0; /* words before the block */
     packed_block b = {0};
@@ -126,7 +126,7 @@ INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool ro
     for (int64_t n = 0; packed_next(f, &b); n++) {
         vf sum = v_zero();
         float lane[VL], all = 0, scale = 1;
-        fit &= rows_load(dtype, element_at(dtype, from, b.first), b.count, x);
+        fit &= ELEMENT_CALL(dtype, rows_load, element_at(dtype, from, b.first), b.count, x);
         if (!fit) memset(x, 0, sizeof x);
         if (rounds) scale = rows_round(b.count, x);
         for (int64_t k = 0; k < b.count; k += VL) sum = v_add(sum, v_load(x + k));

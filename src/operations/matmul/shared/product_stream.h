@@ -57,24 +57,26 @@ INLINE void stream_row(const bool exact, const int count, const int vectors, con
 /* All rows with `count` words of the `vectors` vectors of columns from `column` on. */
 INLINE void stream_words(const int count, const int vectors, const stream *s, int64_t word,
                          int64_t column, const vf *w, bool add) {
-    bool fit = true;
     float *sums =
         s->sums + column / TILE_COLUMNS * s->capacity * TILE_COLUMNS + column % TILE_COLUMNS;
 #ifdef TILE_BF16_DOT
     PACK_RANGE range = PACK_RANGE_NONE;
     EJKI_UNROLL for (int g = 0; g < count; g++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         range = PACK_RANGE_WITH(range, w[g * vectors + j]);
-    fit = PACK_FIT(range);
+    const bool fit = PACK_FIT(range);
 #endif
     for (int64_t t = 0; t < s->rows; t += TILE_ROWS, sums += TILE_ROWS * TILE_COLUMNS) {
         const int64_t rows = ejki_min(s->rows - t, TILE_ROWS);
         const float *a = s->a + t * PRODUCT_DEPTH + word * TILE_ROWS;
-        if (fit && s->fit[t / TILE_ROWS])
-            for (int64_t i = 0; i < rows; i++)
-                stream_row(false, count, vectors, a + i, w, add, sums + i * TILE_COLUMNS);
-        else
+#ifdef TILE_BF16_DOT
+        if (!fit || !s->fit[t / TILE_ROWS]) {
             for (int64_t i = 0; i < rows; i++)
                 stream_row(true, count, vectors, a + i, w, add, sums + i * TILE_COLUMNS);
+            continue;
+        }
+#endif
+        for (int64_t i = 0; i < rows; i++)
+            stream_row(false, count, vectors, a + i, w, add, sums + i * TILE_COLUMNS);
     }
 }
 
@@ -94,6 +96,16 @@ INLINE void stream_panel(const ejk_dtype dtype, const int count, const stream *s
     stream_words(count, TILE_VECTORS, s, word, column, w, add);
 }
 
+/* One word of columns that may be fewer than a panel. */
+INLINE void stream_one(const ejk_dtype dtype, const stream *s, const void *b, int64_t stride,
+                       int64_t depth, int64_t word, int64_t column, int64_t columns, bool add) {
+    stream_panel(dtype, 1, s, b, stride, depth, word, column, columns, add);
+}
+TYPED_DEFINE(void, stream_one,
+             (const stream *s, const void *b, int64_t stride, int64_t depth, int64_t word,
+              int64_t column, int64_t columns, bool add),
+             s, b, stride, depth, word, column, columns, add)
+
 /* `bytes` bytes of each of `rows` rows. */
 INLINE void stream_ask(const char *row, int64_t rows, int64_t stride, int64_t bytes) {
     for (int64_t i = 0; i < rows; i++, row += stride)
@@ -108,16 +120,34 @@ INLINE void stream_step(const ejk_dtype dtype, const int count, const stream *s,
     for (int64_t j = 0; j < columns; j += TILE_COLUMNS) {
         const int64_t left = columns - j;
         if (ahead) stream_ask(ahead + j * element_size(dtype), count * TILE_UNIT, step, line);
-        if (left >= TILE_COLUMNS)
+        if (left >= TILE_COLUMNS && count > 1)
             stream_panel(dtype, count, s, b, stride, depth, word, j, TILE_COLUMNS, add);
         else
             for (int g = 0; g < count; g++)
-                stream_panel(dtype, 1, s, b, stride, depth, word + g, j, left, add || g > 0);
+                CALL_TYPED(dtype, stream_one, s, b, stride, depth, word + g, j, left, add || g > 0);
     }
 }
 
+#define STREAM_PARAMETERS                                                                          \
+    const stream *s, const void *b, int64_t stride, int64_t depth, int64_t word, int64_t columns,  \
+        const char *ahead, bool add
+INLINE void stream_1(const ejk_dtype dtype, STREAM_PARAMETERS) {
+    stream_step(dtype, 1, s, b, stride, depth, word, columns, ahead, add);
+}
+INLINE void stream_4(const ejk_dtype dtype, STREAM_PARAMETERS) {
+    stream_step(dtype, 4, s, b, stride, depth, word, columns, ahead, add);
+}
+TYPED_DEFINE(void, stream_1, (STREAM_PARAMETERS), s, b, stride, depth, word, columns, ahead, add)
+TYPED_DEFINE(void, stream_4, (STREAM_PARAMETERS), s, b, stride, depth, word, columns, ahead, add)
+#if STREAM_WORDS == 8
+INLINE void stream_8(const ejk_dtype dtype, STREAM_PARAMETERS) {
+    stream_step(dtype, 8, s, b, stride, depth, word, columns, ahead, add);
+}
+TYPED_DEFINE(void, stream_8, (STREAM_PARAMETERS), s, b, stride, depth, word, columns, ahead, add)
+#endif
+
 /* Rows of b that are contiguous; `after` is where reading goes on behind the last one. */
-INLINE void stream_rows(const ejk_dtype dtype, const stream *s, const void *b, int64_t stride,
+static void stream_rows(ejk_dtype dtype, const stream *s, const void *b, int64_t stride,
                         int64_t depth, int64_t columns, const void *after, bool add) {
     const int64_t words = ejki_cdiv(depth, TILE_UNIT), whole = depth / TILE_UNIT;
     for (int64_t word = 0, count; word < words; word += count, add = true) {
@@ -126,12 +156,14 @@ INLINE void stream_rows(const ejk_dtype dtype, const stream *s, const void *b, i
         const char *ahead = word + count < words
                                 ? element_at(dtype, b, (word + count) * TILE_UNIT * stride)
                                 : after;
-        if (count == STREAM_WORDS)
-            stream_step(dtype, STREAM_WORDS, s, b, stride, depth, word, columns, ahead, add);
+        if (count == 1)
+            CALL_TYPED(dtype, stream_1, s, b, stride, depth, word, columns, ahead, add);
         else if (count == 4)
-            stream_step(dtype, 4, s, b, stride, depth, word, columns, ahead, add);
+            CALL_TYPED(dtype, stream_4, s, b, stride, depth, word, columns, ahead, add);
+#if STREAM_WORDS == 8
         else
-            stream_step(dtype, 1, s, b, stride, depth, word, columns, ahead, add);
+            CALL_TYPED(dtype, stream_8, s, b, stride, depth, word, columns, ahead, add);
+#endif
     }
 }
 
@@ -164,5 +196,9 @@ INLINE void stream_columns(const ejk_dtype dtype, const stream *s, const void *b
         }
     }
 }
+TYPED_DEFINE(void, stream_columns,
+             (const stream *s, const void *b, int64_t stride, int64_t depth, int64_t columns,
+              const void *after, bool add),
+             s, b, stride, depth, columns, after, add)
 
 #endif

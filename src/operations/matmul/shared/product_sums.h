@@ -6,7 +6,7 @@
 #include "operations/matmul/shared/product_block.h"
 #include "operations/matmul/shared/product_groups.h"
 
-static const void *group_row_of(const ejk_dtype dtype, const product_block *k, mm_size i) {
+static const void *group_row_of(ejk_dtype dtype, const product_block *k, mm_size i) {
     const mm_product *p = k->p;
     const mm_size own = k->s->first + k->row + i;
     const mm_size at = p->gather.present ? mm_number(&p->gather, own) : own;
@@ -14,7 +14,7 @@ static const void *group_row_of(const ejk_dtype dtype, const product_block *k, m
 }
 
 /* Rows of the block, which stay for all its columns. What a tile has too much is row 0. */
-INLINE void group_pack_rows(const ejk_dtype dtype, product_block *k, const packed_form *form) {
+static void group_pack_rows(ejk_dtype dtype, product_block *k, const packed_form *form) {
     group_rows *r = &k->packed;
     if (k->packed_group == k->s->group && k->packed_row == k->row) return;
     k->packed_group = k->s->group;
@@ -76,7 +76,7 @@ static void group_place(const product_block *k, const group_part *part, mm_size 
 }
 
 /* The same after the factor of all values, and rows that have been left out. */
-INLINE void group_settle(const ejk_dtype dtype, const product_block *k, const group_codes *c,
+static void group_settle(ejk_dtype dtype, const product_block *k, const group_codes *c,
                          const group_part *part, const uint8_t *stream, mm_size first,
                          mm_size width, float *totals) {
     const int column = (int)(first % PACKED_COLUMNS);
@@ -90,8 +90,7 @@ INLINE void group_settle(const ejk_dtype dtype, const product_block *k, const gr
     group_place(k, part, first, width, totals);
 }
 
-INLINE void group_sum(const ejk_dtype dtype, product_block *k, group_codes *c,
-                      const group_part *part) {
+static void group_sum(ejk_dtype dtype, product_block *k, group_codes *c, const group_part *part) {
     const mm_size end = part->from + part->columns;
     float *words = k->b, *totals = words + GROUP_DEPTH * TILE_COLUMNS;
     for (mm_size at = part->from / PACKED_COLUMNS; at * PACKED_COLUMNS < end; at++) {
@@ -110,7 +109,7 @@ INLINE void group_sum(const ejk_dtype dtype, product_block *k, group_codes *c,
     }
 }
 
-INLINE void sum_groups(const ejk_dtype dtype, product_block *k) {
+static void sum_groups(ejk_dtype dtype, product_block *k) {
     const mm_product *p = k->p;
     const bool halves = p->gated && !p->interleaved;
     const mm_size wide = p->gated && p->interleaved ? 2 : 1, columns = k->columns * wide;
