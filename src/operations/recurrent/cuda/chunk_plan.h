@@ -47,7 +47,7 @@ static inline int64_t rec_prepare_bytes(const rec_problem *p) {
     const int64_t gates =
         p->key_decay ? (REC_CHUNK * (p->key_size + 4) + 10 * p->key_size + 4 * 16 * 17) * 4 +
                            (p->gradient ? inverse : 4)
-                     : REC_CHUNK * (8 + 4) + 8;
+                     : REC_CHUNK * (8 + 4 + 4 * 4) + 8;
     return ejki_max(tiles, inverse) + rows + gates;
 }
 static inline int64_t rec_factor_floats(const rec_problem *p) {

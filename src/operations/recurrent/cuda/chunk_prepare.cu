@@ -43,19 +43,29 @@ DEVICE void multiply(u32 keys, u32 queries, float (&kk)[8][4], float (&qk)[8][4]
 
 /* P to memory, of gradients to `turned` in shared memory, A to shared memory. */
 DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *turned, char *scores) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
+    float2 own[2];
+    float query[2], key[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int to = row + 8 * half;
+        own[half] = s.g.pair[to], query[half] = s.g.q_factor[to], key[half] = s.g.k_factor[to] * s.g.beta[to];
+    }
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         if (n / 2 > warp) break;
+        const int column = 8 * n + lane % 4 * 2;
+        const float4 others = *(const float4 *)(s.g.pair + column);
+        const float2 factors = *(const float2 *)(s.g.k_factor + column);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int to = 16 * warp + lane / 4 + i / 2 * 8, from = 8 * n + lane % 4 * 2 + i % 2;
-            const float by = from <= to ? decay(s.g, to, from) * s.g.k_factor[from] : 0;
-            qk[n][i] = from <= to ? qk[n][i] * (by * s.g.q_factor[to]) : 0;
+            const int to = row + i / 2 * 8, from = column + i % 2;
+            const float2 other = i % 2 ? make_float2(others.z, others.w) : make_float2(others.x, others.y);
+            const float by = decay_between(s.g, to, from, own[i / 2], other) * (i % 2 ? factors.y : factors.x);
+            qk[n][i] = from <= to ? qk[n][i] * (by * query[i / 2]) : 0;
             if (from == to) qk[n][i] += s.skip;
             if (BACK) turned[to * PITCH + from] = qk[n][i];
-            if (UPDATE == REC_DELTA)
-                s.a[to * PITCH + from] = from < to ? kk[n][i] * (by * s.g.k_factor[to] * s.g.beta[to]) : 0;
+            if (UPDATE == REC_DELTA) s.a[to * PITCH + from] = from < to ? kk[n][i] * (by * key[i / 2]) : 0;
         }
     }
 #pragma unroll
@@ -71,13 +81,13 @@ DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *
 DEVICE void put_factors(const chunk_gates &s, float *to) {
     const int row = threadIdx.x % REC_CHUNK;
     if (threadIdx.x < REC_CHUNK) {
-        const float there = decay(s, row, -1);
+        const float there = s.before[row];
         to[REC_SEEN * REC_CHUNK + row] = there * s.k_factor[row];
         to[REC_ASKED * REC_CHUNK + row] = there * s.q_factor[row];
         to[REC_UNSEEN * REC_CHUNK + row] = there * s.k_factor[row] * s.beta[row];
     } else {
-        to[REC_LEFT * REC_CHUNK + row] = decay(s, REC_CHUNK - 1, row) * s.k_factor[row];
-        to[REC_PASSED * REC_CHUNK + row] = decay(s, REC_CHUNK - 1, -1);
+        to[REC_LEFT * REC_CHUNK + row] = s.behind[row] * s.k_factor[row];
+        to[REC_PASSED * REC_CHUNK + row] = s.before[REC_CHUNK - 1];
     }
 }
 
@@ -100,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     if (thread == 0) s.skip = p.view[REC_SKIP].present ? load(p.view[REC_SKIP], h * p.view[REC_SKIP].stride[2]) : 0;
     cp_async_wait<0>();
     __syncthreads();
+    end_gates(s.g);
     if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */
         s.g.k_factor[thread] = factor_of(p, keys, thread) * (p.by_step ? s.g.beta[thread] : 1);
     else

@@ -20,72 +20,116 @@
 struct parts {
     float f[REC_CHUNK * PITCH], n[REC_CHUNK * PITCH];
     chunk_gates g;
-    float since[REC_CHUNK], until[REC_CHUNK], gate[REC_CHUNK], beta[REC_CHUNK]; /* of rows */
+    float since[REC_CHUNK], until[REC_CHUNK], beta[REC_CHUNK]; /* of rows */
+    float gate[WARPS][REC_CHUNK]; /* what passes by the gate behind a row, of a warp's rows */
     float step[REC_CHUNK], met[WARPS]; /* gradients of step sizes; sums of S dS */
 };
 
 /* ---- Between tokens --------------------------------------------------------------------------------- */
 
-/* Rows 16 warp … of Q K' and K K', columns up to the diagonal. */
-DEVICE void multiply_rows(u32 keys, u32 queries, float (&kk)[8][4], float (&qk)[8][4]) {
+/* Rows 16 warp … of a product of two tiles' rows, columns up to the diagonal. */
+DEVICE void multiply_rows(u32 rows, u32 columns, float (&sum)[8][4]) {
     const int warp = threadIdx.x / 32;
-    clear(kk);
-    clear(qk);
-#pragma unroll 1
+    clear(sum);
+#pragma unroll 2
     for (int k = 0; k < KEY_SIZE / 16; k++) {
-        u32 key[4], query[4], right[4];
-        if (DELTA) load_left<KEY_SIZE>(key, keys, 16 * warp, k);
-        load_left<KEY_SIZE>(query, queries, 16 * warp, k);
+        u32 left[4], right[4];
+        load_left<KEY_SIZE>(left, rows, 16 * warp, k);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             if (n > warp) break;
-            load_right<KEY_SIZE>(right, keys, 16 * n, k);
-            if (DELTA) mma(kk[2 * n], key, right[0], right[1]);
-            if (DELTA) mma(kk[2 * n + 1], key, right[2], right[3]);
-            mma(qk[2 * n], query, right[0], right[1]);
-            mma(qk[2 * n + 1], query, right[2], right[3]);
+            load_right<KEY_SIZE>(right, columns, 16 * n, k);
+            mma(sum[2 * n], left, right[0], right[1]);
+            mma(sum[2 * n + 1], left, right[2], right[3]);
         }
     }
 }
 
-/* f and n with their decays to shared memory, what passes by gates to `passing`; M (y u') is taken off d_beta. */
-DEVICE void put_between(parts &s, u32 keys, u32 queries, float (&f)[8][4], float (&n)[8][4], float *passing,
-                        float (&beta)[2]) {
+/*
+ * Of each gate what passes by it from tokens before it to tokens from its own on: sums of a square's rows up to a
+ * column, over the rows behind it, of which a warp has 16.
+ */
+DEVICE void add_passing(parts &s, float (&passing)[8][4]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float kk[8][4], qk[8][4];
-    multiply_rows(keys, queries, kk, qk);
+    float sum[2] = {0, 0};
 #pragma unroll
     for (int tile = 0; tile < 8; tile++) {
+        float column[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = 16 * warp + lane / 4 + 8 * half, from = 8 * tile + lane % 4 * 2;
+            float *own = passing[tile] + 2 * half, all = own[0] + own[1];
+            const float one = __shfl_up_sync(~0u, all, 1, 4);
+            if (lane % 4 >= 1) all += one;
+            const float two = __shfl_up_sync(~0u, all, 2, 4);
+            if (lane % 4 >= 2) all += two;
+            const float before = __shfl_up_sync(~0u, all, 1, 4), low = (lane % 4 ? before : 0) + own[0];
+            const float first = sum[half] + low, second = sum[half] + all;
+            sum[half] += __shfl_sync(~0u, all, 3, 4);
+            own[0] = from < row ? first : 0, own[1] = from + 1 < row ? second : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            column[i] = passing[tile][i] + passing[tile][2 + i];
+            for (int n = 4; n < 32; n *= 2) column[i] += __shfl_xor_sync(~0u, column[i], n);
+        }
+        if (lane < 4) *(float2 *)(s.gate[warp] + 8 * tile + 2 * lane) = make_float2(column[0], column[1]);
+    }
+}
+
+/*
+ * Rows of x, which is d_out u' or y u', with their decays and times `factor` to shared memory, on and below the
+ * diagonal, or only below it; x becomes what it is with decays, times `product`, K K' or Q K', and factors of columns.
+ */
+DEVICE void put_square(const parts &s, float *square, bool has_diagonal, const float (&factor)[2],
+                       const float (&product)[8][4], float (&x)[8][4]) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
+    const float2 own[] = {s.g.pair[row], s.g.pair[row + 8]};
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++) {
+        if (tile / 2 > warp) break;
+        const int column = 8 * tile + lane % 4 * 2;
+        const float4 others = *(const float4 *)(s.g.pair + column);
+        const float2 factors = *(const float2 *)(s.g.k_factor + column);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int to = 16 * warp + lane / 4 + i / 2 * 8, from = 8 * tile + lane % 4 * 2 + i % 2;
-            const float by = from <= to ? decay(s.g, to, from) : 0, k_factor = s.g.k_factor[from];
-            const float d_p = from <= to ? f[tile][i] * by : 0, yu = from < to ? n[tile][i] * by : 0;
-            float pass = from < to ? d_p * qk[tile][i] * (k_factor * s.g.q_factor[to]) : 0;
-            s.f[to * PITCH + from] = d_p;
-            if (DELTA) {
-                const float m = from < to ? kk[tile][i] * (k_factor * s.g.k_factor[to]) : 0;
-                beta[i / 2] -= m * yu;
-                pass -= s.g.beta[to] * (m * yu);
-                s.n[to * PITCH + from] = -s.g.beta[to] * yu;
-            }
-            passing[to * PITCH + from] = pass;
+            const int half = i / 2, to = row + 8 * half, from = column + i % 2;
+            const float2 other = i % 2 ? make_float2(others.z, others.w) : make_float2(others.x, others.y);
+            const bool is_there = from < to || (has_diagonal && from == to);
+            const float by = is_there ? decay_between(s.g, to, from, own[half], other) : 0;
+            const float here = is_there ? x[tile][i] * by : 0;
+            square[to * PITCH + from] = here * factor[half];
+            x[tile][i] = from < to ? here * (product[tile][i] * (i % 2 ? factors.y : factors.x)) : 0;
         }
     }
 }
 
-/* Of each gate what passes by it from tokens before it to tokens from its own on. */
-DEVICE void add_passing(parts &s, float *passing) {
-    const int own = threadIdx.x;
-    float sum = 0;
-    for (int j = 0; own < REC_CHUNK && j < own; j++) {
-        sum += passing[own * PITCH + j];
-        passing[own * PITCH + j] = sum;
+/* f and n with their decays to shared memory, what passes by gates to theirs; M (y u') is taken off d_beta. */
+DEVICE void put_between(parts &s, u32 keys, u32 queries, float (&f)[8][4], float (&n)[8][4], float (&beta)[2]) {
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const float one[] = {1, 1}, query[] = {s.g.q_factor[row], s.g.q_factor[row + 8]};
+    float product[8][4];
+    if (DELTA) {
+        const float key[] = {s.g.k_factor[row], s.g.k_factor[row + 8]};
+        const float own[] = {-s.g.beta[row], -s.g.beta[row + 8]};
+        multiply_rows(keys, keys, product);
+        put_square(s, s.n, false, own, product, n);
+#pragma unroll
+        for (int tile = 0; tile < 8; tile++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                n[tile][i] *= key[i / 2];
+                beta[i / 2] -= n[tile][i];
+                n[tile][i] *= own[i / 2];
+            }
     }
-    __syncthreads();
-    sum = 0;
-    for (int i = own; own > 0 && i < REC_CHUNK; i++) sum += passing[i * PITCH + own - 1];
-    if (own < REC_CHUNK) s.gate[own] = sum;
+    multiply_rows(queries, keys, product);
+    put_square(s, s.f, true, one, product, f);
+#pragma unroll
+    for (int tile = 0; tile < 8; tile++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) f[tile][i] = f[tile][i] * query[i / 2] + (DELTA ? n[tile][i] : 0);
+    add_passing(s, f);
 }
 
 /* ---- States ----------------------------------------------------------------------------------------- */
@@ -230,19 +274,19 @@ DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_s
     }
     /* Rows are normalised by factors, of which that of the query has the scale. */
 #pragma unroll
-    for (int half = 0; half < 2; half++) factor[half] = scale * decay(s.g, w.row + 8 * half, -1);
+    for (int half = 0; half < 2; half++) factor[half] = scale * s.g.before[w.row + 8 * half];
     scale_rows(queries, w.row, factor, dq, along);
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        since[half] = along[half] * s.g.q_factor[w.row + 8 * half] * decay(s.g, w.row + 8 * half, -1);
+        since[half] = along[half] * s.g.q_factor[w.row + 8 * half] * s.g.before[w.row + 8 * half];
     if (DELTA) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            factor[half] = -s.g.beta[w.row + 8 * half] * decay(s.g, w.row + 8 * half, -1);
+            factor[half] = -s.g.beta[w.row + 8 * half] * s.g.before[w.row + 8 * half];
         scale_rows(keys, w.row, factor, dk, along);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float seen = along[half] * s.g.k_factor[w.row + 8 * half] * decay(s.g, w.row + 8 * half, -1);
+            const float seen = along[half] * s.g.k_factor[w.row + 8 * half] * s.g.before[w.row + 8 * half];
             if (lane % 4 == 0) beta[half] -= seen; /* lanes of a row are added up later */
             since[half] -= s.g.beta[w.row + 8 * half] * seen;
         }
@@ -279,7 +323,7 @@ DEVICE void add_cotangent(const rec_chunked &a, parts &s, work &w, u32 keys, u32
         }
     }
 #pragma unroll
-    for (int half = 0; half < 2; half++) factor[half] = decay(s.g, REC_CHUNK - 1, w.row + 8 * half);
+    for (int half = 0; half < 2; half++) factor[half] = s.g.behind[w.row + 8 * half];
     scale_rows(keys, w.row, factor, left_of, along);
     if (lane % 4 == 0)
         for (int half = 0; half < 2; half++)
@@ -299,13 +343,19 @@ DEVICE void return_step(parts &s, const work &w, u32 keys, float (&dk)[TILES][4]
     if (threadIdx.x % 4 == 0) s.step[w.row] = along[0], s.step[w.row + 8] = along[1];
 }
 
-/* Sums of all that passes by a row's gate, by the thread of the row. */
+/* Sums of all that passes by a row's gate, by the thread of the row, of two whole warps. */
 DEVICE float gate_of_row(const parts &s, int row) {
-    float sum = s.gate[row], all = 0;
-    for (int n = 0; n < WARPS; n++) all += s.met[n];
-    for (int n = REC_CHUNK - 1; n >= row; n--) sum += s.since[n];
-    for (int n = 0; n < row; n++) sum += s.until[n];
-    return sum + decay(s.g, REC_CHUNK - 1, -1) * all;
+    const int lane = row % 32;
+    float sum = 0, all = 0, since = s.since[row], until = s.until[row];
+    for (int n = 0; n < WARPS; n++) all += s.met[n], sum += row ? s.gate[n][row - 1] : 0;
+    for (int n = 1; n < 32; n *= 2) {
+        const float behind = __shfl_down_sync(~0u, since, n), before = __shfl_up_sync(~0u, until, n);
+        if (lane + n < 32) since += behind;
+        if (lane >= n) until += before;
+    }
+    const float own = __shfl_up_sync(~0u, until, 1);
+    const float other = sum_of_lanes(row < 32 ? s.since[row + 32] : s.until[row - 32], 32);
+    return sum + since + (lane ? own : 0) + other + s.g.before[REC_CHUNK - 1] * all;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant__ rec_chunked a) {
@@ -317,8 +367,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     if (first >= steps) return;
     const int count = lesser((int)(steps - first), REC_CHUNK), thread = threadIdx.x, lane = thread % 32;
     const u32 keys = shared_address(memory), queries = keys + TILE, tiles = queries + TILE;
-    float *passing = (float *)(memory + 2 * TILE);
-    parts &s = *(parts *)(memory + 2 * TILE + larger((TERMS > 1 ? TERMS : 2) * TILE, REC_CHUNK * PITCH * 4));
+    parts &s = *(parts *)(memory + 2 * TILE + (TERMS > 1 ? TERMS : 2) * TILE);
     const rows_of key = rows_in(p, p.view[REC_KEY], q, rec_head(&p, h, p.key_heads), 0);
     const rows_of query = rows_in(p, p.view[REC_QUERY], q, rec_head(&p, h, p.query_heads), 0);
     copy_tile<REC_CHUNK, KEY_SIZE>(keys, key, (int)first, (int)steps, 1);
@@ -328,11 +377,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     work w = work_of(a, q, h, first);
     cp_async_wait<0>();
     __syncthreads();
+    end_gates(s.g);
     if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */
         s.g.k_factor[thread] = factor_of(p, keys, thread) * (p.by_step ? s.g.beta[thread] : 1);
     else
         s.g.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
     __syncthreads();
+    begin_slab(a, w, tiles, 0);
     float *rows[2], beta[2], own_beta[2], f[8][4], n[8][4], dk[TILES][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -342,11 +393,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     }
     u16 *const values[] = {direct_row(a, q, w, h, REC_VALUE, w.row), direct_row(a, q, w, h, REC_VALUE, w.row + 8)};
     multiply_columns(a, w, rows, values, own_beta, f, n, beta);
-    put_between(s, keys, queries, f, n, passing, beta);
+    put_between(s, keys, queries, f, n, beta);
     __syncthreads();
-    add_passing(s, passing);
-    __syncthreads(); /* tiles lie where it was */
-    begin_slab(a, w, tiles, 0);
     make_rows(a, s, w, q, h, keys, queries, tiles, rows, dk, beta);
     add_cotangent(a, s, w, keys, tiles, dk);
     if (p.by_step) return_step(s, w, keys, dk);
@@ -359,10 +407,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     if (lane == 0) s.met[thread / 32] = met;
     if (lane % 4 == 0) s.beta[w.row] = beta[0], s.beta[w.row + 8] = beta[1];
     __syncthreads();
+    if (thread >= REC_CHUNK) return;
+    const float gate = gate_of_row(s, thread);
     if (thread >= count) return;
     float *numbers = row_of(a, q, w, h, thread) + a.width - REC_NUMBERS;
     numbers[REC_D_BETA] = DELTA ? s.beta[thread] : p.by_step ? s.step[thread] : 0;
-    numbers[REC_D_HEAD] = gate_of_row(s, thread);
+    numbers[REC_D_HEAD] = gate;
     numbers[REC_ALONG_U] = 0;
     numbers[REC_ALONG_X] = DELTA ? 0 : s.beta[thread];
 }

@@ -31,11 +31,10 @@ static rec_walk back_of(const rec_problem *p) {
 static int64_t rows_bytes(const rec_problem *p) {
     const int64_t tile = rec_tile_bytes(p->key_size);
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
-    const int64_t rows = REC_CHUNK * (8 + 4 + 3 * 4 + 5 * 4) + 4 * 4;
+    const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 8 * 4) + 4 * 4;
     if (p->key_decay)
         return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 4 + 3 * p->key_size) * REC_CHUNK * 4;
-    return 2 * tile + ejki_max(ejki_max(pieces_of(p), 2) * tile, square) + 2 * square +
-           ejki_round_up(rows, 16);
+    return 2 * tile + ejki_max(pieces_of(p), 2) * tile + 2 * square + ejki_round_up(rows, 16);
 }
 
 /* Memory of a call in bytes: each part at a multiple of 256. */
