@@ -49,9 +49,12 @@ typedef struct rec_chunked {
     float *factors;          /* [chunks][H][REC_FACTOR_ROWS][REC_CHUNK], with key decays of the state, and beta:
                         [chunks][H][Dk + REC_CHUNK] */
     rec_size chunks;         /* at most, of all sequences */
-    /* Of gradients only: states before chunks and cotangents behind them, [chunks][H][Dv][Dk], bf16 where TERMS is 1; u
-     * of delta rules and the cotangent of v - e^G (S'k) over beta, of sums that of v, [chunks][H][REC_CHUNK][Dv];
-     * gradient.cuh's rows. */
+    /*
+     * Of gradients only: states before chunks and cotangents behind them, [chunks][H][Dv][Dk]; u of delta rules and the
+     * cotangent of v - e^G (S'k) over beta, of sums that of v, [chunks][H][REC_CHUNK][Dv]; gradient.cuh's rows. Where
+     * TERMS is 1, but for the latter they are bf16: states in blocks of 8 x 8, [Dv / 8][Dk / 8], the others as left
+     * operands of 16 x 16, [Dv / 16][REC_CHUNK / 16], of 16 bytes a lane.
+     */
     float *states, *cotangents, *solved, *backs, *sums;
     rec_size width; /* of a row */
 } rec_chunked;

@@ -14,12 +14,6 @@ DEVICE work outputs_of(const rec_problem &p, rec_size tiles) {
     return w;
 }
 
-DEVICE u32 transposed(u32 x) {
-    u32 y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 /* Outputs that others round: element i of tile n is of the token and column that its sum is of. */
 DEVICE void store_floats(const rec_problem &p, const work &w, int first, const float (&out)[8][4]) {
     const rec_view &v = p.view[REC_OUT];

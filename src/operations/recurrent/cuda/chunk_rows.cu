@@ -251,24 +251,19 @@ DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_s
         u32 tile = tiles;
 #pragma unroll 1
         for (int first = 0; first < SLAB / 16; first += AHEAD) {
-            u32 left[AHEAD][1][4], back[AHEAD][TERMS][4];
+            u32 left[AHEAD][1][4];
+            operand back[AHEAD];
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
-                const rec_size j = slab * SLAB + 16 * (first + k) + lane % 4 * 2;
-                float x[2][4] = {}, y[2][4];
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    if (w.has_d_out) load_elements(w.d_out, w, w.row, j + 8 * half, x[half]);
-                    if (DELTA) load_floats(w.backs, w, w.row, j + 8 * half, y[half]);
-                }
-                pack_left(left[k][0], x[0], x[1]);
-                if constexpr (DELTA) pack_pieces<TERMS>(back[k], y[0], y[1]);
+                const int n = slab * (SLAB / 16) + first + k;
+                load_d_out(w, w.row, n, left[k][0]);
+                if (DELTA) back[k] = kept_operand(w.backs, w, w.row, n);
             }
             if (first == 0) tile = take_slab(a, w, tiles, slab);
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 multiply_state(tile, first + k, left[k], dq);
-                if constexpr (DELTA) multiply_state(tile, first + k, back[k], dk);
+                if (DELTA) multiply_state(tile, first + k, back[k].x, dk);
             }
         }
     }
@@ -308,18 +303,12 @@ DEVICE void add_cotangent(const rec_chunked &a, parts &s, work &w, u32 keys, u32
         u32 tile = tiles;
 #pragma unroll 1
         for (int first = 0; first < SLAB / 16; first += AHEAD) {
-            u32 left[AHEAD][TERMS][4];
+            operand left[AHEAD];
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++) {
-                const rec_size j = slab * SLAB + 16 * (first + k) + lane % 4 * 2;
-                float x[2][4];
-#pragma unroll
-                for (int half = 0; half < 2; half++) load_u(w, w.row, j + 8 * half, x[half]);
-                pack_pieces<TERMS>(left[k], x[0], x[1]);
-            }
+            for (int k = 0; k < AHEAD; k++) left[k] = load_u(w, w.row, slab * (SLAB / 16) + first + k);
             if (first == 0) tile = take_slab(a, w, tiles, slabs_of(w) + slab);
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++) multiply_state(tile, first + k, left[k], left_of);
+            for (int k = 0; k < AHEAD; k++) multiply_state(tile, first + k, left[k].x, left_of);
         }
     }
 #pragma unroll

@@ -23,33 +23,69 @@ struct work {
 
 /* ---- Operands --------------------------------------------------------------------------------------- */
 
-/* Elements of two columns of rows of floats: rows row and row + 8, columns j and j + 1, 0 behind the last. */
-DEVICE void load_floats(const float *rows, const work &w, int row, rec_size j, float (&x)[4]) {
-    const float *at = rows + row * w.columns + j;
-    const bool is_there = j < w.columns;
-    const float2 low = is_there ? *(const float2 *)at : make_float2(0, 0);
-    const float2 high = is_there ? *(const float2 *)(at + 8 * w.columns) : make_float2(0, 0);
-    x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+/*
+ * Left operands of 16 rows and columns 16 n …, in pieces that add up to them; as right operands rows are columns. A
+ * word has two columns of the lane's row, or of 8 rows behind it (1, 3), or 8 columns behind (2, 3).
+ */
+struct operand {
+    u32 x[TERMS][4];
+
+    DEVICE_MEMBER float2 value(int word) const {
+        float2 sum = widen_pair(x[0][word]);
+#pragma unroll
+        for (int piece = 1; piece < TERMS; piece++) {
+            const float2 more = widen_pair(x[piece][word]);
+            sum.x += more.x, sum.y += more.y;
+        }
+        return sum;
+    }
+};
+
+/* Of what the walks have kept; 0 behind the last column. */
+DEVICE operand kept_operand(const float *rows, const work &w, int row, int n) {
+    const int lane = threadIdx.x % 32;
+    operand o;
+    if (16 * n >= w.columns) {
+#pragma unroll
+        for (int i = 0; i < 4 * TERMS; i++) o.x[i / 4][i % 4] = 0;
+    } else if constexpr (TERMS == 1) {
+        const uint4 x = ((const uint4 *)rows)[(n * 4 + row / 16) * 32 + lane];
+        o.x[0][0] = x.x, o.x[0][1] = x.y, o.x[0][2] = x.z, o.x[0][3] = x.w;
+    } else {
+        float x[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int own = row / 16 * 16 + lane / 4 + i % 2 * 8, column = 16 * n + i / 2 * 8 + lane % 4 * 2;
+            const float2 two = *(const float2 *)(rows + own * w.columns + column);
+            x[i / 2][i % 2 * 2] = two.x, x[i / 2][i % 2 * 2 + 1] = two.y;
+        }
+        pack_pieces<TERMS>(o.x, x[0], x[1]);
+    }
+    return o;
 }
 
-/* The same of a tensor. */
-DEVICE void load_elements(const rows_of &r, const work &w, int row, rec_size j, float (&x)[4]) {
+/* Of a tensor, in one piece; 0 behind the last token, too. */
+DEVICE void load_operand(const rows_of &r, const work &w, int row, int n, u32 (&x)[4]) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int t = w.first + row + 8 * half;
-        const bool is_there = t < w.steps && j < w.columns;
-        const u16 *at = r.data + t * r.stride_t + j;
-        u32 pair = 0;
-        if (is_there) pair = r.whole ? *(const u32 *)at : at[0] | (u32)at[1] << 16;
-        x[2 * half] = widen((u16)pair), x[2 * half + 1] = widen((u16)(pair >> 16));
+    for (int i = 0; i < 4; i++) {
+        const int t = w.first + row / 16 * 16 + lane / 4 + i % 2 * 8, column = 16 * n + i / 2 * 8 + lane % 4 * 2;
+        const u16 *at = r.data + t * r.stride_t + column;
+        x[i] = 0;
+        if (t < w.steps && column < w.columns) x[i] = r.whole ? *(const u32 *)at : at[0] | (u32)at[1] << 16;
     }
 }
 
-DEVICE void load_u(const work &w, int row, rec_size j, float (&x)[4]) {
-    if (DELTA)
-        load_floats(w.solved, w, row, j, x);
-    else
-        load_elements(w.value, w, row, j, x);
+DEVICE void load_d_out(const work &w, int row, int n, u32 (&x)[4]) {
+    x[0] = x[1] = x[2] = x[3] = 0;
+    if (w.has_d_out) load_operand(w.d_out, w, row, n, x);
+}
+
+DEVICE operand load_u(const work &w, int row, int n) {
+    if (DELTA) return kept_operand(w.solved, w, row, n);
+    operand o = {};
+    load_operand(w.value, w, row, n, o.x[0]);
+    return o;
 }
 
 /* Adds a product of operands in pieces, of which right ones are two tiles of 8 columns. */
@@ -78,60 +114,61 @@ DEVICE void store_pair(u16 *to, float low, float high) {
         to[0] = (u16)pair, to[1] = (u16)(pair >> 16);
 }
 
+/* What a warp's products over columns 16 n … are of. */
+struct columns_of_rows {
+    operand u[4], y;
+    u32 d[4], v[4];
+
+    DEVICE_MEMBER void load(const work &w, int n) {
+        const int warp = threadIdx.x / 32;
+#pragma unroll
+        for (int column = 0; column < 4; column++)
+            if (column <= warp) u[column] = load_u(w, 16 * column, n);
+        y = kept_operand(w.backs, w, w.row, n);
+        load_d_out(w, w.row, n, d);
+        load_operand(w.value, w, w.row, n, v);
+    }
+};
+
 /* Rows of the warp: f and n without decays; y v, of sums d_out v, is added up; dv goes to its row, or to `direct`. */
 DEVICE void multiply_columns(const rec_chunked &a, const work &w, float *const (&rows)[2], u16 *const (&direct)[2],
-                             const float (&beta)[2],
-                             float (&f)[8][4], float (&n)[8][4], float (&along)[2]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int vectors = rec_vectors(&a.p);
+                             const float (&beta)[2], float (&f)[8][4], float (&n)[8][4], float (&along)[2]) {
+    const int warp = threadIdx.x / 32, vectors = rec_vectors(&a.p), steps = (int)(w.columns / 16);
+    columns_of_rows next;
     clear(f);
     clear(n);
     along[0] = along[1] = 0;
-    for (rec_size j = 0; j < w.columns; j += 16) {
-        float d[2][4], y[2][4], u[4][2][4];
-        u32 left[1][4], back[TERMS][4];
+    next.load(w, 0);
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+        const columns_of_rows own = next; /* loads are under way while others are used */
+        if (TERMS == 1 && step + 1 < steps) next.load(w, step + 1);
 #pragma unroll
-        for (int column = 0; column < 4; column++) /* all loads are under way before the first is used */
-#pragma unroll
-            for (int half = 0; half < 2 && column <= warp; half++)
-                load_u(w, 16 * column + lane / 4, j + 8 * half + lane % 4 * 2, u[column][half]);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const rec_size own = j + 8 * half + lane % 4 * 2;
-            float v[4];
-            load_floats(w.backs, w, w.row, own, y[half]);
-            if (w.has_d_out)
-                load_elements(w.d_out, w, w.row, own, d[half]);
-            else
-                d[half][0] = d[half][1] = d[half][2] = d[half][3] = 0;
-            load_elements(w.value, w, w.row, own, v);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                along[i / 2] += (DELTA ? y[half][i] : d[half][i]) * v[i];
-                if (!(DIRECT & REC_DIRECT_VALUE) && rows[i / 2])
-                    rows[i / 2][vectors * KEY_SIZE + own + i % 2] = DELTA ? beta[i / 2] * y[half][i] : y[half][i];
+        for (int i = 0; i < 4; i++) {
+            const int column = 16 * step + i / 2 * 8 + threadIdx.x % 4 * 2;
+            const float2 y = own.y.value(i), v = widen_pair(own.v[i]), d = widen_pair(own.d[i]);
+            const float by = DELTA ? beta[i % 2] : 1;
+            along[i % 2] += DELTA ? y.x * v.x + y.y * v.y : d.x * v.x + d.y * v.y;
+            if (DIRECT & REC_DIRECT_VALUE) {
+                if (direct[i % 2]) store_pair(direct[i % 2] + column, by * y.x, by * y.y);
+            } else if (rows[i % 2]) {
+                *(float2 *)(rows[i % 2] + vectors * KEY_SIZE + column) = make_float2(by * y.x, by * y.y);
             }
         }
-#pragma unroll
-        for (int i = 0; i < 4 && (DIRECT & REC_DIRECT_VALUE); i++) {
-            const float *own = &y[i / 2][i % 2 * 2], by = DELTA ? beta[i % 2] : 1;
-            if (direct[i % 2]) store_pair(direct[i % 2] + j + i / 2 * 8 + lane % 4 * 2, by * own[0], by * own[1]);
-        }
-        pack_left(left[0], d[0], d[1]);
-        pack_pieces<TERMS>(back, y[0], y[1]);
 #pragma unroll
         for (int column = 0; column < 4; column++) {
             if (column > warp) break;
-            u32 x[TERMS][4], right[TERMS][4];
-            pack_pieces<TERMS>(x, u[column][0], u[column][1]);
+            u32 left[1][4], right[TERMS][4];
 #pragma unroll
-            for (int piece = 0; piece < TERMS; piece++) {
-                right[piece][0] = x[piece][0], right[piece][1] = x[piece][2];
-                right[piece][2] = x[piece][1], right[piece][3] = x[piece][3];
-            }
+            for (int i = 0; i < 4; i++) left[0][i] = own.d[i];
+#pragma unroll
+            for (int piece = 0; piece < TERMS; piece++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) right[piece][i] = own.u[column].x[piece][i / 2 + i % 2 * 2];
             add_product(f[2 * column], f[2 * column + 1], left, right);
-            if (DELTA) add_product(n[2 * column], n[2 * column + 1], back, right);
+            if (DELTA) add_product(n[2 * column], n[2 * column + 1], own.y.x, right);
         }
+        if (TERMS > 1 && step + 1 < steps) next.load(w, step + 1);
     }
 }
 
@@ -168,10 +205,14 @@ DEVICE rec_size slab_at(const work &w, int n) {
     return (w.place * w.columns + n % slabs_of(w) * SLAB) * KEY_SIZE;
 }
 DEVICE void begin_slab(const rec_chunked &a, const work &w, u32 tiles, int n) {
-    const int slabs = slabs_of(w), rows = lesser((int)w.columns - n % slabs * SLAB, SLAB);
+    const int slabs = slabs_of(w), count = (int)(w.columns - n % slabs * SLAB) * (KEY_SIZE / 8); /* pieces */
     if (TERMS == 1 && n < 2 * slabs) {
         const u16 *from = (const u16 *)(n < slabs ? a.states : a.cotangents) + slab_at(w, n);
-        copy_tile<SLAB, KEY_SIZE>(tiles + n % 2 * TILE, rows_of{from, KEY_SIZE, 0, true}, 0, rows, 1);
+#pragma unroll
+        for (int k = 0; k < SLAB * (KEY_SIZE / 8) / THREADS; k++) {
+            const int piece = k * THREADS + threadIdx.x;
+            copy_piece(tiles + n % 2 * TILE + 16 * piece, piece < count ? from + 8 * piece : from, piece < count);
+        }
     }
     cp_async_commit();
 }
@@ -192,14 +233,23 @@ DEVICE u32 take_slab(const rec_chunked &a, const work &w, u32 tiles, int n) {
 /* Steps of 16 columns of a slab whose rows are loaded at once. */
 #define AHEAD (TERMS == 1 ? 4 : 1)
 
+/* Right operands of rows row … of a slab and keys 16 n …: in blocks, as states are kept in bf16, or a tile. */
+template <bool in_blocks> DEVICE void load_state(u32 (&x)[4], u32 tile, int row, int n) {
+    const int lane = threadIdx.x % 32;
+    if (in_blocks)
+        ldmatrix_x4_trans(x, tile + ((row / 8 + lane / 8 % 2) * (KEY_SIZE / 8) + 2 * n + lane / 16) * 128 +
+                                 lane % 8 * 16);
+    else
+        load_right_trans<KEY_SIZE>(x, tile, row, n);
+}
+
 /* sum += rows times a slab of a state, over its columns 16 k …; rows are in `own` pieces. */
 template <int own> DEVICE void multiply_state(u32 tile, int k, const u32 (&left)[own][4], float (&sum)[TILES][4]) {
 #pragma unroll
     for (int n = 0; n < TILES / 2; n++) {
         u32 right[TERMS][4];
 #pragma unroll
-        for (int term = 0; term < TERMS; term++)
-            load_right_trans<KEY_SIZE>(right[term], tile + term * TILE, 16 * k, n);
+        for (int term = 0; term < TERMS; term++) load_state<TERMS == 1>(right[term], tile + term * TILE, 16 * k, n);
         add_product(sum[2 * n], sum[2 * n + 1], left, right);
     }
 }
@@ -226,8 +276,8 @@ DEVICE work work_of(const rec_chunked &a, const rec_sequence &q, rec_size h, rec
     work w;
     w.place = blockIdx.x, w.columns = p.value_size;
     w.first = (int)first, w.steps = (int)(q.end - q.begin), w.row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    w.solved = a.solved + w.place * REC_CHUNK * w.columns;
-    w.backs = a.backs + w.place * REC_CHUNK * w.columns;
+    const rec_size kept = w.place * REC_CHUNK * w.columns / (TERMS > 1 ? 1 : 2);
+    w.solved = a.solved + kept, w.backs = a.backs + kept;
     w.value = rows_in(p, p.view[REC_VALUE], q, rec_head(&p, h, p.value_heads), 0);
     w.has_d_out = p.view[REC_D_OUT].present;
     w.d_out = w.has_d_out ? rows_in(p, p.view[REC_D_OUT], q, h, 0) : w.value;

@@ -47,48 +47,35 @@ DEVICE void put_keys(parts &s, const work &w, const float (&x)[TILES][4]) {
 
 /* S d_out and dS u to the rows of gradients of query and gates, S y to shared memory; as they are, without decays. */
 DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles, float *const (&rows)[2]) {
-    const int lane = threadIdx.x % 32;
     float to_query[TILES][4], to_key[TILES][4];
     clear(to_query);
     clear(to_key);
     begin_slab(a, w, tiles, 0);
     for (int slab = 0; slab < slabs_of(w); slab++) {
-        u32 left[AHEAD][1][4], back[AHEAD][1][4];
+        u32 left[AHEAD][1][4];
+        operand back[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            const rec_size own = slab * SLAB + 16 * k + lane % 4 * 2;
-            float x[2][4] = {}, y[2][4];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                if (w.has_d_out) load_elements(w.d_out, w, w.row, own + 8 * half, x[half]);
-                if (DELTA) load_floats(w.backs, w, w.row, own + 8 * half, y[half]);
-            }
-            pack_left(left[k][0], x[0], x[1]);
-            if constexpr (DELTA) pack_left(back[k][0], y[0], y[1]);
+            load_d_out(w, w.row, slab * (SLAB / 16) + k, left[k][0]);
+            if (DELTA) back[k] = kept_operand(w.backs, w, w.row, slab * (SLAB / 16) + k);
         }
         const u32 tile = take_slab(a, w, tiles, slab);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
             multiply_state(tile, k, left[k], to_query);
-            if constexpr (DELTA) multiply_state(tile, k, back[k], to_key);
+            if (DELTA) multiply_state(tile, k, back[k].x, to_key);
         }
     }
     store_rows(rows, REC_SUM_QUERY, to_query);
     put_keys(s, w, to_key);
     clear(to_query);
     for (int slab = 0; slab < slabs_of(w); slab++) {
-        u32 left[AHEAD][1][4];
+        operand left[AHEAD];
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            float x[2][4];
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                load_u(w, w.row, slab * SLAB + 16 * k + 8 * half + lane % 4 * 2, x[half]);
-            pack_left(left[k][0], x[0], x[1]);
-        }
+        for (int k = 0; k < AHEAD; k++) left[k] = load_u(w, w.row, slab * (SLAB / 16) + k);
         const u32 tile = take_slab(a, w, tiles, slabs_of(w) + slab);
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) multiply_state(tile, k, left[k], to_query);
+        for (int k = 0; k < AHEAD; k++) multiply_state(tile, k, left[k].x, to_query);
     }
     store_rows(rows, REC_SUM_GATE, to_query);
 }
@@ -251,11 +238,14 @@ DEVICE void end_channel(const rec_chunked &a, parts &s, const work &w, const rec
 
 /* The sum over columns of a channel's states times their cotangents. */
 DEVICE float meet_states(const rec_chunked &a, const work &w, int channel) {
-    const u16 *state = (const u16 *)a.states + w.place * w.columns * KEY_SIZE + channel;
-    const u16 *cotangent = (const u16 *)a.cotangents + w.place * w.columns * KEY_SIZE + channel;
+    const rec_size from = w.place * w.columns * KEY_SIZE + channel / 8 * 64 + channel % 8;
+    const u16 *state = (const u16 *)a.states + from, *cotangent = (const u16 *)a.cotangents + from;
     float sum = 0;
 #pragma unroll 8
-    for (rec_size j = 0; j < w.columns; j++) sum += widen(state[j * KEY_SIZE]) * widen(cotangent[j * KEY_SIZE]);
+    for (rec_size j = 0; j < w.columns; j++) {
+        const rec_size at = j / 8 * (8 * KEY_SIZE) + j % 8 * 8;
+        sum += widen(state[at]) * widen(cotangent[at]);
+    }
     return sum;
 }
 

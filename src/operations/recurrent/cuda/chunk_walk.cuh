@@ -80,31 +80,49 @@ DEVICE rec_size element_at(const work &w, const rec_view &v, int n, int i) {
     return rec_state_at(&v, w.q.row, w.h) + row * v.stride[2] + (w.j + column) * v.stride[3];
 }
 
-/* Keeps the state before or behind a chunk, [Dv][Dk]: as bf16 if it is multiplied as one piece. */
+DEVICE u32 transposed(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* Keeps the state before or behind a chunk, as chunk.cuh says. */
 DEVICE void keep_state(const rec_chunked &a, const work &w, float *states, int chunk, const float (&s)[ROWS][4]) {
-    const rec_size place = w.place + (rec_size)chunk * a.p.heads;
+    const rec_size place = w.place + (rec_size)chunk * a.p.heads, first = place * a.p.value_size + w.j + w.column;
     const int lane = threadIdx.x % 32;
-    const rec_size at =
-        (place * a.p.value_size + w.j + w.column + lane / 4) * KEY_SIZE + 8 * ROWS * w.part + lane % 4 * 2;
+    if (TERMS == 1) {
+        u32 *to = (u32 *)states + (first / 8 * (KEY_SIZE / 8) + ROWS * w.part) * 32 + lane;
+#pragma unroll
+        for (int n = 0; n < ROWS; n++) {
+            to[n * 32] = pack(s[n][0], s[n][1]);
+            to[(KEY_SIZE / 8 + n) * 32] = pack(s[n][2], s[n][3]);
+        }
+        return;
+    }
+    float *to = states + (first + lane / 4) * KEY_SIZE + 8 * ROWS * w.part + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < ROWS; n++) {
-        if (TERMS == 1) {
-            u16 *to = (u16 *)states + at + 8 * n;
-            *(u32 *)to = pack(s[n][0], s[n][1]);
-            *(u32 *)(to + 8 * KEY_SIZE) = pack(s[n][2], s[n][3]);
-        } else {
-            float *to = states + at + 8 * n;
-            *(float2 *)to = make_float2(s[n][0], s[n][1]);
-            *(float2 *)(to + 8 * KEY_SIZE) = make_float2(s[n][2], s[n][3]);
-        }
+        *(float2 *)(to + 8 * n) = make_float2(s[n][0], s[n][1]);
+        *(float2 *)(to + 8 * n + 8 * KEY_SIZE) = make_float2(s[n][2], s[n][3]);
     }
 }
 
-/* Rows of 64 tokens, [REC_CHUNK][Dv]; of parts each has its own. */
+/* Rows of 64 tokens, as chunk.cuh says; of parts each has its own. */
 DEVICE void keep_rows(const rec_chunked &a, const work &w, float *rows, int chunk, const float (&x)[8][4]) {
-    const rec_size place = w.place + (rec_size)chunk * a.p.heads;
+    const rec_size place = w.place + (rec_size)chunk * a.p.heads, first = w.j + w.column;
     const int lane = threadIdx.x % 32;
-    float *to = rows + place * REC_CHUNK * a.p.value_size + w.j + w.column + lane / 4;
+    if (TERMS == 1) {
+        uint4 *to = (uint4 *)rows + (place * a.p.value_size + first) / 16 * (4 * 32) + lane;
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            if (!has_outputs(w, n)) continue;
+            const float(&low)[4] = x[2 * n], (&high)[4] = x[2 * n + 1];
+            to[n * 32] = make_uint4(transposed(pack(low[0], low[1])), transposed(pack(high[0], high[1])),
+                                    transposed(pack(low[2], low[3])), transposed(pack(high[2], high[3])));
+        }
+        return;
+    }
+    float *to = rows + place * REC_CHUNK * a.p.value_size + first + lane / 4;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         if (!has_outputs(w, n / 2)) continue;

@@ -45,7 +45,7 @@ typedef struct memory {
 static memory memory_of(const rec_problem *p, bool wide) {
     const int64_t places = rec_chunks(p) * p->heads, blocks = rec_block_bytes(wide);
     const int64_t state = places * p->key_size * p->value_size * (pieces_of(p) > 1 ? 4 : 2);
-    const int64_t rows = places * REC_CHUNK * p->value_size * 4;
+    const int64_t rows = places * REC_CHUNK * p->value_size * (pieces_of(p) > 1 ? 4 : 2);
     const bool delta = p->update == REC_DELTA;
     const int64_t sizes[] = {delta ? places * 2 * pieces_of(p) * blocks : 0,
                              places * pieces_of(p) * blocks,
