@@ -14,6 +14,8 @@
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 
 #define BLOCK 8
+#define BATCH 16 /* rows whose loads are under way together */
+#define GROUPS (THREADS / (KEY_SIZE / 8)) /* of rows of states, by threads that have 8 channels each */
 
 /* f and y u' lie by columns: [from][to]. */
 struct parts {
@@ -21,6 +23,8 @@ struct parts {
     float k_factor[REC_CHUNK], q_factor[REC_CHUNK], beta[REC_CHUNK], head[REC_CHUNK], along[REC_CHUNK];
     float seen[WARPS][REC_CHUNK], gates[WARPS][REC_CHUNK]; /* sums over a warp's channels */
     float dk[REC_CHUNK * KEY_SIZE], left[REC_CHUNK * KEY_SIZE], gate[REC_CHUNK * KEY_SIZE];
+    float asked[REC_CHUNK * KEY_SIZE]; /* S d_out, then of gates what the state says to the row */
+    float met[GROUPS * KEY_SIZE];      /* sums of S dS */
 };
 
 /* ---- States ----------------------------------------------------------------------------------------- */
@@ -37,15 +41,16 @@ DEVICE void put_between(parts &s, const float (&f)[8][4], const float (&n)[8][4]
         }
 }
 
-DEVICE void put_keys(parts &s, const work &w, const float (&x)[TILES][4]) {
+DEVICE void put_rows(float *to, const work &w, const float (&x)[TILES][4]) {
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s.dk[(w.row + i / 2 * 8) * KEY_SIZE + 8 * n + threadIdx.x % 4 * 2 + i % 2] = x[n][i];
+        for (int half = 0; half < 2; half++)
+            *(float2 *)(to + (w.row + half * 8) * KEY_SIZE + 8 * n + threadIdx.x % 4 * 2) =
+                make_float2(x[n][2 * half], x[n][2 * half + 1]);
 }
 
-/* S d_out and dS u to the rows of gradients of query and gates, S y to shared memory; as they are, without decays. */
+/* S d_out and S y to shared memory, dS u to rows of the gates' gradients; as they are, without decays. */
 DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles, float *const (&rows)[2]) {
     float to_query[TILES][4], to_key[TILES][4];
     clear(to_query);
@@ -66,8 +71,8 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles
             if (DELTA) multiply_state(tile, k, back[k].x, to_key);
         }
     }
-    store_rows(rows, REC_SUM_QUERY, to_query);
-    put_keys(s, w, to_key);
+    put_rows(s.asked, w, to_query);
+    put_rows(s.dk, w, to_key);
     clear(to_query);
     for (int slab = 0; slab < slabs_of(w); slab++) {
         operand left[AHEAD];
@@ -171,19 +176,54 @@ DEVICE void meet_inside(parts &s, int at, int channel, rows_of_channel &b, float
     }
 }
 
-/* Sums over a warp's channels of a number of each row. */
-DEVICE void put_sum(float (&to)[WARPS][REC_CHUNK], int row, float x) {
-    x = sum_of_lanes(x, 32);
-    if (threadIdx.x % 32 == 0) to[threadIdx.x / 32][row] = x;
+/* Sums over a warp's channels of numbers of rows from `row` on. */
+template <int count> DEVICE void put_sums(float (&to)[WARPS][REC_CHUNK], int row, const float (&x)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        const float sum = sum_of_lanes(x[i], 32);
+        if (threadIdx.x % 32 == i) to[threadIdx.x / 32][row + i] = sum;
+    }
 }
+
+/* Where a channel's gradients of rows go: those of gates, queries and keys, and how far the next row is. */
+struct channel_rows {
+    float *gate;
+    rec_size width; /* of gate */
+    u16 *query, *key;
+    rec_size query_step, key_step;
+
+    DEVICE_MEMBER channel_rows(const rec_chunked &a, const work &w, const rec_sequence &q, rec_size h, int channel) {
+        const rec_view &d_query = a.p.view[REC_D(REC_QUERY)], &d_key = a.p.view[REC_D(REC_KEY)];
+        const int sign = a.p.reverse ? -1 : 1;
+        gate = row_of(a, q, w, h, 0) + REC_SUM_GATE * KEY_SIZE + channel;
+        width = sign * a.p.heads * a.width;
+        query = DIRECT & REC_DIRECT_QUERY ? direct_row(a, q, w, h, REC_QUERY, 0) : NULL;
+        key = DIRECT & REC_DIRECT_KEY ? direct_row(a, q, w, h, REC_KEY, 0) : NULL;
+        query += query ? channel : 0, key += key ? channel : 0;
+        query_step = sign * d_query.stride[1], key_step = sign * d_key.stride[1];
+    }
+    /* To the tensor, or to the row that gradients are summed from. */
+    DEVICE_MEMBER void put_query(int row, float x) const {
+        if (!(DIRECT & REC_DIRECT_QUERY))
+            gate[row * width + (REC_SUM_QUERY - REC_SUM_GATE) * KEY_SIZE] = x;
+        else if (query)
+            query[row * query_step] = narrow(x);
+    }
+    DEVICE_MEMBER void put_key(int row, float x) const {
+        if (!(DIRECT & REC_DIRECT_KEY))
+            gate[row * width + (REC_SUM_KEY - REC_SUM_GATE) * KEY_SIZE] = x;
+        else if (key)
+            key[row * key_step] = narrow(x);
+    }
+};
 
 /* A block of rows of a channel, whose decay since the chunk began is carried along. */
 DEVICE void pass_block(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
-                       u32 queries, int at, int channel, float &since) {
+                       u32 queries, const channel_rows &to, int at, int channel, float &since) {
     const rec_problem &p = a.p;
     const int count = lesser(w.steps - w.first - at, BLOCK);
     rows_of_channel b;
-    float to_key[BLOCK], g[BLOCK];
+    float to_key[BLOCK], g[BLOCK], sums[BLOCK];
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) g[i] = p.head_decay ? s.head[at + i] : 0;
     add_channel(p, q, rec_token(&p, &q, w.first + at), h, channel, count, g);
@@ -199,53 +239,73 @@ DEVICE void pass_block(const rec_chunked &a, parts &s, const work &w, const rec_
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
         const int own = (at + i) * KEY_SIZE + channel;
-        float *row = row_of(a, q, w, h, at + i);
         since *= b.d[i];
-        const float asked = row ? since * row[REC_SUM_QUERY * KEY_SIZE + channel] : 0;
+        const float asked = since * s.asked[own];
         const float seen = DELTA ? since * s.dk[own] : 0, all = seen + b.r[i], by = -s.beta[at + i];
-        if (row) {
-            row[REC_SUM_QUERY * KEY_SIZE + channel] = scale * (asked + b.dq[i]);
-            /* Of gates, what the state says to the row: added up from the last row on. */
-            row[REC_SUM_KEY * KEY_SIZE + channel] = b.q[i] * asked + (DELTA ? by * (b.k[i] * seen) : 0);
-        }
+        if (i < count) to.put_query(at + i, scale * (asked + b.dq[i]));
+        s.asked[own] = b.q[i] * asked + (DELTA ? by * (b.k[i] * seen) : 0);
         s.dk[own] = to_key[i] + (DELTA ? by * all : 0);
         s.gate[own] += b.pass[i];
-        if (DELTA) put_sum(s.seen, at + i, b.k[i] * all);
+        sums[i] = b.k[i] * all;
     }
+    if (DELTA) put_sums(s.seen, at, sums);
 }
 
-/* The cotangent's part, and gates from the last row on. */
-DEVICE void end_channel(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
-                        int rows, int channel, float whole) {
+/* The cotangent's part, and gates from the last row on: what the state says to rows is added up. */
+DEVICE void end_channel(parts &s, const channel_rows &to, u32 keys, int rows, int channel, float whole) {
     float sum = 0;
-    for (int t = 0; t < rows; t++) {
-        const int at = t * KEY_SIZE + channel;
-        const float own = s.left[at] * row_of(a, q, w, h, t)[REC_SUM_GATE * KEY_SIZE + channel];
-        s.gate[at] += sum;
-        s.dk[at] += own;
-        sum += element_of_row(keys, t, channel) * s.k_factor[t] * own;
+    for (int first = 0; first < rows; first += BATCH) {
+        float x[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) x[i] = first + i < rows ? to.gate[(first + i) * to.width] : 0;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int t = first + i, at = t * KEY_SIZE + channel;
+            if (t >= rows) break;
+            const float own = s.left[at] * x[i], all = s.dk[at] + own;
+            s.gate[at] += sum;
+            to.put_key(t, all);
+            sum += element_of_row(keys, t, channel) * s.k_factor[t] * own;
+        }
     }
     sum = whole;
-    for (int t = rows - 1; t >= 0; t--) {
-        const int at = t * KEY_SIZE + channel;
-        float *row = row_of(a, q, w, h, t);
-        sum += row[REC_SUM_KEY * KEY_SIZE + channel];
-        row[REC_SUM_KEY * KEY_SIZE + channel] = s.dk[at];
-        row[REC_SUM_GATE * KEY_SIZE + channel] = s.gate[at] + sum;
-        put_sum(s.gates, t, s.gate[at] + sum);
+    for (int first = (rows - 1) / BATCH * BATCH; first >= 0; first -= BATCH) {
+        float x[BATCH];
+#pragma unroll
+        for (int i = BATCH - 1; i >= 0; i--) {
+            const int t = first + i, at = t * KEY_SIZE + channel;
+            x[i] = 0;
+            if (t >= rows) continue;
+            sum += s.asked[at];
+            to.gate[t * to.width] = x[i] = s.gate[at] + sum;
+        }
+        put_sums(s.gates, first, x);
     }
 }
 
-/* The sum over columns of a channel's states times their cotangents. */
-DEVICE float meet_states(const rec_chunked &a, const work &w, int channel) {
-    const rec_size from = w.place * w.columns * KEY_SIZE + channel / 8 * 64 + channel % 8;
-    const u16 *state = (const u16 *)a.states + from, *cotangent = (const u16 *)a.cotangents + from;
-    float sum = 0;
-#pragma unroll 8
-    for (rec_size j = 0; j < w.columns; j++) {
-        const rec_size at = j / 8 * (8 * KEY_SIZE) + j % 8 * 8;
-        sum += widen(state[at]) * widen(cotangent[at]);
+/* Sums over the columns of a thread's group of states times their cotangents, of 8 channels. */
+DEVICE void meet_states(const rec_chunked &a, parts &s, const work &w) {
+    const int octet = threadIdx.x % (KEY_SIZE / 8), group = threadIdx.x / (KEY_SIZE / 8);
+    const rec_size first = w.place * w.columns * KEY_SIZE / 8 + octet * 8;
+    const uint4 *state = (const uint4 *)a.states + first, *cotangent = (const uint4 *)a.cotangents + first;
+    float sum[8] = {};
+#pragma unroll 4
+    for (int j = group; j < w.columns; j += GROUPS) {
+        const int at = j / 8 * KEY_SIZE + j % 8;
+        const uint4 x = state[at], y = cotangent[at];
+        const u32 own[] = {x.x, x.y, x.z, x.w}, other[] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 one = widen_pair(own[i]), two = widen_pair(other[i]);
+            sum[2 * i] += one.x * two.x, sum[2 * i + 1] += one.y * two.y;
+        }
     }
+#pragma unroll
+    for (int i = 0; i < 8; i++) s.met[group * KEY_SIZE + octet * 8 + i] = sum[i];
+}
+DEVICE float met_states(const parts &s, int channel) {
+    float sum = 0;
+    for (int group = 0; group < GROUPS; group++) sum += s.met[group * KEY_SIZE + channel];
     return sum;
 }
 
@@ -288,12 +348,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_cons
     along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
     if (lane % 4 == 0) s.along[w.row] = along[0], s.along[w.row + 8] = along[1];
     read_states(a, s, w, shared_address(s.left), rows);
+    meet_states(a, s, w);
     __syncthreads();
     if (thread < KEY_SIZE) {
+        const channel_rows to(a, w, q, h, thread);
         float since = 1;
         for (int t = 0; t < REC_CHUNK; t++) s.gate[t * KEY_SIZE + thread] = 0;
-        for (int at = 0; at < count; at += BLOCK) pass_block(a, s, w, q, h, keys, queries, at, thread, since);
-        end_channel(a, s, w, q, h, keys, count, thread, since * meet_states(a, w, thread));
+        for (int at = 0; at < count; at += BLOCK) pass_block(a, s, w, q, h, keys, queries, to, at, thread, since);
+        end_channel(s, to, keys, count, thread, since * met_states(s, thread));
     }
     __syncthreads();
     if (thread >= count) return;

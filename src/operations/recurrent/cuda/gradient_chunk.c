@@ -33,7 +33,8 @@ static int64_t rows_bytes(const rec_problem *p) {
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
     const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 8 * 4) + 4 * 4;
     if (p->key_decay)
-        return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 4 + 3 * p->key_size) * REC_CHUNK * 4;
+        return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 4 + 4 * p->key_size) * REC_CHUNK * 4 +
+               8 * REC_CHUNK_THREADS * 4;
     return 2 * tile + ejki_max(pieces_of(p), 2) * tile + 2 * square + ejki_round_up(rows, 16);
 }
 
@@ -97,7 +98,7 @@ static void want_walks(const rec_problem *p, const rec_layout *there, const rec_
 /* Gradients that are stored as they are made: rounded, of heads of their own, and of all tokens. */
 static int direct_of(const rec_problem *p) {
     if (pieces_of(p) > 1 || p->packed) return REC_WHOLE_QUERY;
-    const bool is_whole = !p->key_decay;
+    const bool is_whole = !p->key_decay || !p->normalise; /* nothing is summed over channels */
     return REC_WHOLE_QUERY | (is_whole && p->query_heads == p->heads ? REC_DIRECT_QUERY : 0) |
            (is_whole && p->key_heads == p->heads ? REC_DIRECT_KEY : 0) |
            (p->value_heads == p->heads ? REC_DIRECT_VALUE : 0);
