@@ -12,7 +12,7 @@ static int64_t pieces_of(const rec_problem *p) {
     return p->view[REC_FINAL].present ? 3 : 1;
 }
 static rec_walk walk_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), 1, p->update == REC_DELTA ? pieces_of(p) : 0};
+    return (rec_walk){pieces_of(p), 1, p->update == REC_DELTA ? pieces_of(p) : 0, true};
 }
 
 /* Memory of a call. */

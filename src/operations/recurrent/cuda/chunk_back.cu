@@ -96,7 +96,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
 extern "C" __global__ void __launch_bounds__(THREADS) back(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
-    work w = work_of(p, p.value_size / COLUMNS);
+    work w = work_of(p, p.value_size / COLUMNS, blockIdx.x);
     w.value = rows_in(p, p.view[REC_D_OUT], w.q, w.h, w.j);
     float d[ROWS][4];
     load_state(w, p.view[REC_D_FINAL], d);

@@ -9,25 +9,6 @@
 #define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
 #include "operations/recurrent/cuda/chunk_wide.cuh"
 
-DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage) {
-    const int first = chunk * REC_CHUNK;
-    const rec_size place = w.place + (rec_size)chunk * a.p.heads;
-    if (KEY_DECAY) {
-        const u16 *from = (const u16 *)a.operands + place * (3 * REC_CHUNK * KEY_SIZE);
-        for (int n = UPDATE == REC_DELTA ? 0 : 1; n < 3; n++) {
-            const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
-            copy_panels(stage + n * TILE, rows, 0, REC_CHUNK, KEY_SIZE);
-        }
-    } else {
-        copy_panels(stage, w.key, first, w.steps, KEY_SIZE);
-        copy_panels(stage + TILE, w.query, first, w.steps, KEY_SIZE);
-    }
-    if (a.p.view[REC_D_OUT].present) copy_panels(stage + VALUE, w.value, first, w.steps, COLUMNS);
-    copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
-    if (UPDATE == REC_DELTA) copy_bytes(stage + INVERSE, a.inverses + (place * 2 + 1) * BLOCKS, BLOCKS);
-    copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
-}
-
 DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *memory, float (&d)[KEY_SIZE / 2]) {
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
@@ -94,17 +75,14 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
 extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) back_sm90(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(1024) char memory[];
     const rec_problem &p = a.p;
-    work w = work_of(p, p.value_size / COLUMNS);
+    work w = work_of(p, p.value_size / COLUMNS, blockIdx.x);
     w.value = rows_in(p, p.view[REC_D_OUT], w.q, w.h, w.j);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;
-    if (threadIdx.x < 32 * WARPS) {
-        if (SHARES) setmaxnreg_dec<COPYING>();
-        copy_chunks(chunks, shared_address(memory),
-                    [&](int n, u32 stage) { copy_stage(a, w, chunks - 1 - n, stage); });
+    const bool has_values = p.view[REC_D_OUT].present;
+    if (has_copied(w, chunks, memory, [&](int n, u32 stage) {
+            copy_stage(a, w, chunks - 1 - n, stage, true, has_values, 2, 1);
+        }))
         return;
-    }
-    if (SHARES) setmaxnreg_inc<WORKING>();
-    w.column -= 16 * WARPS;
     float d[KEY_SIZE / 2];
     load_state(w, p.view[REC_D_FINAL], (float(&)[ROWS][4])d);
     pass_chunks(chunks, memory, [&](int n, char *stage) { pass_chunk(a, w, chunks - 1 - n, stage, d); });

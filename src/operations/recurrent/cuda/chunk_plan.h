@@ -9,28 +9,29 @@
 /* As chunk_prepare.cu and rows of chunk_walk.cuh have them. */
 enum { REC_CHUNK_THREADS = 128, REC_CHUNK_PITCH = REC_CHUNK + 4 };
 
-/* A walk: pieces of what is multiplied, of P and of T in a stage. */
+/* A walk: pieces of what is multiplied, of P and of T in a stage; whether it makes outputs. */
 typedef struct rec_walk {
     int64_t terms, scores, inverses;
+    bool asks;
 } rec_walk;
 
 /*
  * How a walk is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. A wide one is
- * by wgmma (chunk_wide.cuh), for which T and P are squares.
+ * by wgmma (chunk_wide.cuh), for which T and P are squares, and may have blocks that take turns at outputs.
  */
 typedef struct rec_layout {
-    int64_t parts, warps, columns, stages;
+    int64_t parts, warps, columns, stages, turns;
     bool wide;
 } rec_layout;
 
 static inline rec_layout rec_layout_with(const rec_problem *p, int64_t parts) {
-    rec_layout l = {.parts = parts, .warps = 4, .stages = 1};
+    rec_layout l = {.parts = parts, .warps = 4, .stages = 1, .turns = 1};
     while (p->value_size % (16 * l.warps / parts)) l.warps /= 2;
     l.columns = 16 * l.warps / parts;
     return l;
 }
 static inline int64_t rec_walk_blocks(const rec_problem *p, const rec_layout *l) {
-    return p->sequences * p->heads * (p->value_size / l->columns);
+    return p->sequences * p->heads * (p->value_size / l->columns) * l->turns;
 }
 
 static inline int64_t rec_tile_bytes(int64_t columns) {
@@ -72,11 +73,13 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
  */
 static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *walk,
                                          const ejk_gpu_info *gpu) {
-    rec_layout l = {.parts = 1, .warps = 4, .columns = 64, .stages = 3, .wide = true};
+    rec_layout l = {
+        .parts = 1, .warps = 4, .columns = 64, .stages = 3, .turns = 1, .wide = true};
     const int64_t blocks = rec_walk_blocks(p, &l);
     if (p->value_size % 128 == 0 && blocks > gpu->multiprocessors) l.warps = 8, l.columns = 128;
     const int64_t resident = l.warps == 4 && blocks > gpu->multiprocessors ? 2 : 1;
     if (resident * (rec_walk_bytes(p, walk, &l) + 1024) > gpu->shared_bytes) l.stages = 2;
+    if (walk->asks && 2 * blocks <= gpu->multiprocessors) l.turns = 2;
     return l;
 }
 
@@ -130,6 +133,7 @@ static inline ejki_cuda_constants rec_walk_constants(const rec_problem *p, const
         ejki_cuda_add(&constants, "KEY_SIZE", p->key_size);
         ejki_cuda_add(&constants, "UPDATE", p->update);
         ejki_cuda_add(&constants, "GROUPS", l->warps / 4);
+        ejki_cuda_add(&constants, "TURNS", l->turns);
     }
     ejki_cuda_add(&constants, "KEY_DECAY", rec_operands(p) > 0);
     ejki_cuda_add(&constants, "STAGES", l->stages);

@@ -8,7 +8,7 @@ enum { PREPARE, SCAN };
 enum { REST = 32, THREADS = 256 };
 
 /* Operands are rounded, and their inverse is in them already. */
-static const rec_walk walk = {.terms = 1, .scores = 1, .inverses = 0};
+static const rec_walk walk = {.terms = 1, .scores = 1, .inverses = 0, .asks = true};
 
 /* Memory of a call. */
 static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {

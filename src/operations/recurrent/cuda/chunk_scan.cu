@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
-    const work w = outputs_of(p, tiles);
+    const work w = outputs_of(p, tiles, blockIdx.x);
     float s[ROWS][4];
     load_state(w, p.view[REC_INITIAL], s);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;

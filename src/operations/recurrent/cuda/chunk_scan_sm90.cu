@@ -3,55 +3,39 @@
  * The walk over chunks (chunk.cuh) for compute capability 9.0: as chunk_scan.cu has it, but for products, which are
  * those of chunk_wide.cuh. There is no state after the last token, which would have to have the precision of floats:
  * nothing but bf16 is multiplied. With KEEP no outputs are made, but what gradients need is kept: the state before each
- * chunk, and u.
+ * chunk, and u. Where multiprocessors would be idle, TURNS blocks walk with the same columns of the state and make
+ * outputs of chunks in turn.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), REST, KEEP.
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), TURNS (1, 2), REST, KEEP.
  */
 #define SCORES   (KEEP ? 0 : 1)
 #define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
 #include "operations/recurrent/cuda/chunk_wide.cuh"
 #include "operations/recurrent/cuda/chunk_outputs.cuh"
 
-DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage) {
-    const int first = chunk * REC_CHUNK;
-    const rec_size place = w.place + (rec_size)chunk * a.p.heads;
-    if (KEY_DECAY) {
-        const u16 *from = (const u16 *)a.operands + place * (TILES * REC_CHUNK * KEY_SIZE);
-        for (int n = UPDATE == REC_ADD ? 1 : 0; n < TILES; n++) {
-            const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
-            if (!KEEP || n != 1) copy_panels(stage + n * TILE, rows, 0, REC_CHUNK, KEY_SIZE);
-        }
-    } else {
-        copy_panels(stage, w.key, first, w.steps, KEY_SIZE);
-        if (!KEEP) copy_panels(stage + TILE, w.query, first, w.steps, KEY_SIZE);
-    }
-    copy_panels(stage + VALUE, w.value, first, w.steps, COLUMNS);
-    if (!KEEP) copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
-    const char *inverse = a.inverses + place * ((KEEP ? 2 : 1) * BLOCKS);
-    if (UPDATE == REC_DELTA) copy_bytes(stage + INVERSE, inverse, BLOCKS);
-    copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
-}
-
 /* ---- A chunk ---------------------------------------------------------------------------------------- */
 
+template <bool asks>
 DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *memory, float (&s)[KEY_SIZE / 2]) {
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
     float seen[32], out[32], u[8][4];
     u32 state[KEY_SIZE / 4], own[16], left[16], written[16];
     if (KEEP) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
-    pack_all(s, state);
-    hold(state);
+    if (asks || UPDATE != REC_ADD) {
+        pack_all(s, state);
+        hold(state);
+    }
     if (UPDATE != REC_ADD) {
         clear(seen);
         begin_read(state, stage, seen);
     }
-    if (!KEEP) {
+    if (asks) {
         clear(out);
         begin_read(state, stage + TILE, out);
     }
     if (UPDATE == REC_DELTA) {
-        wgmma_wait<KEEP ? 0 : 1>();
+        wgmma_wait<asks ? 1 : 0>();
         hold(seen);
         load_columns(w, stage, u);
 #pragma unroll
@@ -74,9 +58,9 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
         pack_all(seen, written);
         hold(written);
     }
-    hold(state);
+    if (asks || UPDATE != REC_ADD) hold(state);
     decay_state(factors, 0, (float(&)[ROWS][4])s);
-    if (!KEEP) {
+    if (asks) {
         hold(out);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -101,14 +85,13 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     }
     hold(own);
     hold(left);
-    if (!KEEP) begin_square(own, stage + SCORE, out, 1);
+    if (asks) begin_square(own, stage + SCORE, out, 1);
     if (UPDATE == REC_RANK_ONE)
         begin_updates(written, stage + WRITTEN, left, stage + LEFT, s);
     else
         begin_update(left, stage + LEFT, s);
-    if (KEEP) {
-        if (UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
-    } else {
+    if (KEEP && UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
+    if (asks) {
         wgmma_wait<1>();
         hold(out);
         hold(own);
@@ -123,21 +106,24 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
 extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(1024) char memory[];
     const rec_problem &p = a.p;
-    const rec_size tiles = p.value_size / COLUMNS, blocks = p.sequences * p.heads * tiles;
+    const rec_size tiles = p.value_size / COLUMNS, blocks = p.sequences * p.heads * tiles * TURNS;
     if (blockIdx.x >= blocks) {
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
-    work w = outputs_of(p, tiles);
+    const int turn = blockIdx.x % TURNS;
+    work w = outputs_of(p, tiles, blockIdx.x / TURNS);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;
-    if (threadIdx.x < 32 * WARPS) {
-        if (SHARES) setmaxnreg_dec<COPYING>();
-        copy_chunks(chunks, shared_address(memory), [&](int n, u32 stage) { copy_stage(a, w, n, stage); });
+    if (has_copied(w, chunks, memory, [&](int n, u32 stage) {
+            copy_stage(a, w, n, stage, !KEEP && n % TURNS == turn, true, KEEP ? 2 : 1, 0);
+        }))
         return;
-    }
-    if (SHARES) setmaxnreg_inc<WORKING>();
-    w.column -= 16 * WARPS;
     float s[KEY_SIZE / 2];
     load_state(w, p.view[REC_INITIAL], (float(&)[ROWS][4])s);
-    pass_chunks(chunks, memory, [&](int n, char *stage) { pass_chunk(a, w, n, stage, s); });
+    pass_chunks(chunks, memory, [&](int n, char *stage) {
+        if (!KEEP && n % TURNS == turn)
+            pass_chunk<true>(a, w, n, stage, s);
+        else if (KEEP || TURNS > 1)
+            pass_chunk<false>(a, w, n, stage, s);
+    });
 }

@@ -132,14 +132,14 @@ DEVICE void keep_rows(const rec_chunked &a, const work &w, float *rows, int chun
     }
 }
 
-/* What a warp works on, but for the value. */
-DEVICE work work_of(const rec_problem &p, rec_size tiles) {
+/* What a warp of block number `block` works on, but for the value. */
+DEVICE work work_of(const rec_problem &p, rec_size tiles, rec_size block) {
     work w;
-    w.h = blockIdx.x / tiles % p.heads;
-    w.j = blockIdx.x % tiles * COLUMNS;
+    w.h = block / tiles % p.heads;
+    w.j = block % tiles * COLUMNS;
     w.column = threadIdx.x / 32 / PARTS * 16;
     w.part = threadIdx.x / 32 % PARTS;
-    w.q = rec_sequence_of(&p, blockIdx.x / tiles / p.heads);
+    w.q = rec_sequence_of(&p, block / tiles / p.heads);
     w.steps = (int)(w.q.end - w.q.begin);
     w.place = rec_first_chunk(&p, w.q.index, w.q.begin) * p.heads + w.h;
     w.key = rows_in(p, p.view[REC_KEY], w.q, rec_head(&p, w.h, p.key_heads), 0);

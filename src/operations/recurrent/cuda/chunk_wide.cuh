@@ -28,6 +28,30 @@ DEVICE void copy_panels(u32 tile, const rows_of &from, int first, int rows, int 
         copy_tile<REC_CHUNK, 64>(tile + n * PANEL, panel, first, rows, 1);
 }
 
+/*
+ * Begins to copy a chunk; queries and P only if something is asked of the state, values if there are any. T lies at
+ * the chunk's place, where so many squares are kept, as number `which`.
+ */
+DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage, bool asks, bool has_values, int kept,
+                       int which) {
+    const int first = chunk * REC_CHUNK;
+    const rec_size place = w.place + (rec_size)chunk * a.p.heads;
+    if (KEY_DECAY) {
+        const u16 *from = (const u16 *)a.operands + place * (TILES * REC_CHUNK * KEY_SIZE);
+        for (int n = UPDATE == REC_ADD ? 1 : 0; n < TILES; n++) {
+            const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
+            if (asks || n != 1) copy_panels(stage + n * TILE, rows, 0, REC_CHUNK, KEY_SIZE);
+        }
+    } else {
+        copy_panels(stage, w.key, first, w.steps, KEY_SIZE);
+        if (asks) copy_panels(stage + TILE, w.query, first, w.steps, KEY_SIZE);
+    }
+    if (has_values) copy_panels(stage + VALUE, w.value, first, w.steps, COLUMNS);
+    if (asks) copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
+    if (UPDATE == REC_DELTA) copy_bytes(stage + INVERSE, a.inverses + (place * kept + which) * BLOCKS, BLOCKS);
+    copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
+}
+
 template <int n> DEVICE void clear(float (&x)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) x[i] = 0;
@@ -82,7 +106,7 @@ DEVICE void begin_updates(const u32 (&u)[16], u32 tile, const u32 (&x)[16], u32 
 /* ---- Who copies and who works ----------------------------------------------------------------------- */
 
 /* Blocks of a multiprocessor that registers are shared out for, and how. */
-#define RESIDENT (GROUPS == 1 && (UPDATE == REC_ADD || KEY_SIZE == 64) ? 2 : 1)
+#define RESIDENT (GROUPS == 1 && TURNS == 1 && (UPDATE == REC_ADD || KEY_SIZE == 64) ? 2 : 1)
 #define ALL      (32 * WARPS + 128 * GROUPS) /* threads of a block */
 #define SHARES   (GROUPS > 1 || RESIDENT > 1)
 #define COPYING  56 /* registers of a thread */
@@ -104,6 +128,18 @@ template <typename function> DEVICE void copy_chunks(int chunks, u32 stages, fun
     cp_async_wait<0>();
     fence_proxy_async();
     if (chunks > 0) named_barrier_arrive(FULL + (chunks - 1) % STAGES, ALL);
+}
+
+/* Whether the thread is one of those that copy, which is done when this returns; the others have their registers. */
+template <typename function> DEVICE bool has_copied(work &w, int chunks, char *memory, function copy) {
+    if (threadIdx.x < 32 * WARPS) {
+        if (SHARES) setmaxnreg_dec<COPYING>();
+        copy_chunks(chunks, shared_address(memory), copy);
+        return true;
+    }
+    if (SHARES) setmaxnreg_inc<WORKING>();
+    w.column -= 16 * WARPS;
+    return false;
 }
 
 /* pass(n, stage) is done with the stage when it returns. */

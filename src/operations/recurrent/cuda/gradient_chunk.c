@@ -21,10 +21,10 @@ static int64_t pieces_of(const rec_problem *p) {
     return any ? 3 : 1;
 }
 static rec_walk keep_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0};
+    return (rec_walk){pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0, false};
 }
 static rec_walk back_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), pieces_of(p), p->update == REC_DELTA ? pieces_of(p) : 0};
+    return (rec_walk){pieces_of(p), pieces_of(p), p->update == REC_DELTA ? pieces_of(p) : 0, false};
 }
 
 /* Shared memory of chunk_rows.cu, or of chunk_rows_key.cu. */
