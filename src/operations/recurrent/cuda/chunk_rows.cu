@@ -197,9 +197,17 @@ DEVICE void store_direct(const rec_chunked &a, const rec_sequence &q, const work
     for (int half = 0; half < 2; half++) {
         u16 *to = direct_row(a, q, w, h, role, w.row + 8 * half);
         if (!to) continue;
+        to += threadIdx.x % 4 * 2;
+        if (((u64)to & 2) == 0) {
 #pragma unroll
-        for (int n = 0; n < TILES; n++)
-            store_pair(to + 8 * n + threadIdx.x % 4 * 2, x[n][2 * half], x[n][2 * half + 1]);
+            for (int n = 0; n < TILES; n++) *(u32 *)(to + 8 * n) = pack(x[n][2 * half], x[n][2 * half + 1]);
+        } else {
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                const u32 pair = pack(x[n][2 * half], x[n][2 * half + 1]);
+                to[8 * n] = (u16)pair, to[8 * n + 1] = (u16)(pair >> 16);
+            }
+        }
     }
 }
 

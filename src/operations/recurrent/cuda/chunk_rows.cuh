@@ -18,7 +18,7 @@ struct work {
     int first, steps, row; /* of the chunk, of the sequence, the lane's first in the chunk */
     const float *solved, *backs;
     rows_of value, d_out;
-    bool has_d_out;
+    bool has_d_out, is_full; /* all of the chunk's rows are there */
 };
 
 /* ---- Operands --------------------------------------------------------------------------------------- */
@@ -66,13 +66,19 @@ DEVICE operand kept_operand(const float *rows, const work &w, int row, int n) {
 
 /* Of a tensor, in one piece; 0 behind the last token, too. */
 DEVICE void load_operand(const rows_of &r, const work &w, int row, int n, u32 (&x)[4]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, t = w.first + row / 16 * 16 + lane / 4;
+    const u16 *at = r.data + t * r.stride_t + 16 * n + lane % 4 * 2, *behind = at + 8 * r.stride_t;
+    x[0] = x[1] = x[2] = x[3] = 0;
+    if (16 * n >= w.columns) return;
+    if (r.whole && w.is_full) {
+        x[0] = *(const u32 *)at, x[1] = *(const u32 *)behind;
+        x[2] = *(const u32 *)(at + 8), x[3] = *(const u32 *)(behind + 8);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int t = w.first + row / 16 * 16 + lane / 4 + i % 2 * 8, column = 16 * n + i / 2 * 8 + lane % 4 * 2;
-        const u16 *at = r.data + t * r.stride_t + column;
-        x[i] = 0;
-        if (t < w.steps && column < w.columns) x[i] = r.whole ? *(const u32 *)at : at[0] | (u32)at[1] << 16;
+        const u16 *own = (i % 2 ? behind : at) + i / 2 * 8;
+        if (t + i % 2 * 8 < w.steps) x[i] = own[0] | (u32)own[1] << 16;
     }
 }
 
@@ -276,6 +282,7 @@ DEVICE work work_of(const rec_chunked &a, const rec_sequence &q, rec_size h, rec
     work w;
     w.place = blockIdx.x, w.columns = p.value_size;
     w.first = (int)first, w.steps = (int)(q.end - q.begin), w.row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    w.is_full = first + REC_CHUNK <= w.steps;
     const rec_size kept = w.place * REC_CHUNK * w.columns / (TERMS > 1 ? 1 : 2);
     w.solved = a.solved + kept, w.backs = a.backs + kept;
     w.value = rows_in(p, p.view[REC_VALUE], q, rec_head(&p, h, p.value_heads), 0);
