@@ -34,12 +34,23 @@ DEVICE float factor_of(const rec_problem &p, u32 tile, int row) {
 
 /* ---- The inverse ------------------------------------------------------------------------------------ */
 
-/* Column 32 half + lane of the inverse of a half's own block, by substitution; the column is in registers. */
-DEVICE void solve(const float *a, int half, float *to) {
-    const int column = threadIdx.x % 32, first = 32 * half;
-    float x[32];
+/* Blocks on the diagonal are solved by substitution, one by each of four warps. */
+#define OWN (REC_CHUNK / 4)
+
+DEVICE bool inverts() {
+    return WARPS == 4 || threadIdx.x < 128;
+}
+
+/*
+ * The inverse of the warp's own block, a column a lane, which is in registers; the lanes behind these write the zeros
+ * that are read with it, beside blocks of even warps.
+ */
+DEVICE void solve(const float *a, float *to) {
+    const int warp = threadIdx.x / 32, column = threadIdx.x % 32, first = OWN * warp;
+    float x[OWN];
+    if (column >= OWN && warp % 2) return;
 #pragma unroll
-    for (int t = 0; t < 32; t++) {
+    for (int t = 0; t < OWN; t++) {
         float sum[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int r = 0; r < t; r += 4) {
@@ -52,26 +63,47 @@ DEVICE void solve(const float *a, int half, float *to) {
         x[t] = (t == column ? 1 : 0) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
     }
 #pragma unroll
-    for (int t = 0; t < 32; t++) to[(first + t) * PITCH + first + column] = x[t];
+    for (int t = 0; t < OWN; t++) to[(first + t) * PITCH + first + column] = x[t];
 }
 
-/* Row threadIdx.x / 4 of a product of blocks of 32 x 32 from two places, eight columns of it. */
-DEVICE void multiply_halves(const float *left, const float *right, float (&sum)[8]) {
-    const float *row = left + threadIdx.x / 4 * PITCH, *columns = right + threadIdx.x % 4 * 8;
+/* A thread's row of a product of blocks of `size` x `size`, by 4 size threads, and its part of the columns. */
+template <int size> DEVICE int row_of_block() {
+    return threadIdx.x % (4 * size) / 4;
+}
+template <int size> DEVICE void multiply_blocks(const float *left, const float *right, float (&sum)[size / 4]) {
+    const float *row = left + row_of_block<size>() * PITCH, *columns = right + threadIdx.x % 4 * (size / 4);
 #pragma unroll
-    for (int i = 0; i < 8; i++) sum[i] = 0;
+    for (int i = 0; i < size / 4; i++) sum[i] = 0;
 #pragma unroll 4
-    for (int r = 0; r < 32; r++) {
-        const float4 low = *(const float4 *)(columns + r * PITCH), high = *(const float4 *)(columns + r * PITCH + 4);
-        const float by = row[r], x[] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    for (int r = 0; r < size; r++) {
+        const float by = row[r];
 #pragma unroll
-        for (int i = 0; i < 8; i++) sum[i] += by * x[i];
+        for (int i = 0; i < size / 4; i += 4) {
+            const float4 x = *(const float4 *)(columns + r * PITCH + i);
+            sum[i] += by * x.x, sum[i + 1] += by * x.y, sum[i + 2] += by * x.z, sum[i + 3] += by * x.w;
+        }
     }
 }
-DEVICE void store_halves(const float (&x)[8], float sign, float *to) {
-    float *at = to + threadIdx.x / 4 * PITCH + threadIdx.x % 4 * 8;
+template <int size> DEVICE void store_block(const float (&x)[size / 4], float sign, float *to) {
+    float *at = to + row_of_block<size>() * PITCH + threadIdx.x % 4 * (size / 4);
 #pragma unroll
-    for (int i = 0; i < 8; i++) at[i] = sign * x[i];
+    for (int i = 0; i < size / 4; i++) at[i] = sign * x[i];
+}
+
+/* T21 = -T22 (A21 T11) of a block of 2 size columns at `a` and `to`, where T11 and T22 are; A21 is overwritten. */
+template <int size> DEVICE void join(float *a, float *to) {
+    float sum[size / 4], *below = a + size * PITCH, *second = to + size * PITCH;
+    if (inverts()) {
+        multiply_blocks<size>(below, to, sum);
+        __syncwarp(); /* rows of A21 are read by one warp */
+        store_block<size>(sum, 1, below);
+    }
+    __syncthreads();
+    if (inverts()) {
+        multiply_blocks<size>(second + size, below, sum);
+        store_block<size>(sum, -1, second);
+    }
+    __syncthreads();
 }
 
 #define BLOCKS (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
@@ -129,26 +161,15 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
 }
 
 /*
- * (1 + A)^-1 to `memory` of A, which warps have written before a barrier and which is overwritten. With halves of rows
- * and columns the inverse is T11, T22 and T21 = -T22 (A21 T11). Blocks above the diagonal nobody reads.
+ * (1 + A)^-1 to `memory` of A, which warps have written before a barrier and which is overwritten. Blocks on the
+ * diagonal are joined two by two. Blocks above the diagonal nobody reads.
  */
 DEVICE void invert_all(float *a, float *memory) {
-    const bool works = WARPS == 4 || threadIdx.x < 128;
-    float *below = a + 32 * PITCH, *second = memory + 32 * PITCH;
-    float sum[8];
-    if (threadIdx.x < 64) solve(a, threadIdx.x / 32, memory);
+    const int half = threadIdx.x / (4 * OWN) * 2 * OWN * (PITCH + 1); /* of two warps */
+    if (inverts()) solve(a, memory);
     __syncthreads();
-    if (works) {
-        multiply_halves(below, memory, sum);
-        __syncwarp(); /* rows of A21 are read by one warp */
-        store_halves(sum, 1, below);
-    }
-    __syncthreads();
-    if (works) {
-        multiply_halves(second + 32, below, sum);
-        store_halves(sum, -1, second);
-    }
-    __syncthreads();
+    join<OWN>(a + half, memory + half);
+    join<2 * OWN>(a, memory);
 }
 
 /* T of A; A and `memory` are overwritten. Gradients are given the inverse, turned, behind T. */
