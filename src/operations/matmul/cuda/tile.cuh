@@ -151,15 +151,25 @@ DEVICE mm_size row_of_a(const mm_product &p, const place &at, mm_size i) {
 
 /* ---- Results ---------------------------------------------------------------------------------------- */
 
+/*
+ * x / (1 + e^-y), to which approximations add no more than the rounding of y does. A division that rounds has a branch,
+ * and code of results is long as it is.
+ */
+DEVICE float times_sigmoid(float x, float y) {
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1 + power));
+    return x * inverse;
+}
 DEVICE float silu(float x, float slope) {
-    return x / (1 + expf(-slope * x));
+    return times_sigmoid(x, slope * x);
 }
 DEVICE float gelu(float x) {
     return 0.5f * x * erfcf(-0.70710678f * x);
 }
 /* (1 + tanh u) / 2 is 1 / (1 + e^(-2u)), where nothing cancels. */
 DEVICE float gelu_tanh(float x) {
-    return x / (1 + expf(-2 * 0.7978845608028654f * (x + 0.044715f * x * x * x)));
+    return times_sigmoid(x, 2 * 0.7978845608028654f * (x + 0.044715f * x * x * x));
 }
 
 DEVICE float activate(int activation, float limit, float gate, float value) {

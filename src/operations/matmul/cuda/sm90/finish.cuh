@@ -89,36 +89,32 @@ DEVICE out_row row_of_out(const mm_product &p, const mm_segment &s, mm_size i, m
     return r;
 }
 
-/* Biases of a thread's pair of columns from j on; each row has the same. */
-struct pair_bias {
-    float gate[2], value[2];
+/* Of a column of out. */
+struct column_bias {
+    float gate, value;
 };
-DEVICE pair_bias bias_of_pair(const mm_product &p, const mm_segment &s, mm_size j, int n) {
-    pair_bias b = {};
+DEVICE column_bias bias_of_column(const mm_product &p, const mm_segment &s, mm_size j) {
+    column_bias b = {};
 #if BIAS
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const mm_size own = j + column_of_pair(n, e), base = s.held * p.bias.group;
-        if (s.idle || own >= p.columns) continue;
-        b.gate[e] = load_as<BIAS>(p.bias.data, base + gate_column(p, own) * p.bias.column);
-        if (GATED) b.value[e] = load_as<BIAS>(p.bias.data, base + value_column(p, own) * p.bias.column);
-    }
+    const mm_size base = s.held * p.bias.group;
+    if (s.idle || j >= p.columns) return b;
+    b.gate = load_as<BIAS>(p.bias.data, base + gate_column(p, j) * p.bias.column);
+    if (GATED) b.value = load_as<BIAS>(p.bias.data, base + value_column(p, j) * p.bias.column);
 #endif
     return b;
 }
 
 /* From the sums of a column's gate and value, before what is added. Of an idle group all are 0. */
-DEVICE float finished_alone(const mm_product &p, const out_row &r, const pair_bias &b, int e, float gate,
-                            float value) {
+DEVICE float finished_alone(const mm_product &p, const out_row &r, const column_bias &b, float gate, float value) {
     const float alpha = (float)p.alpha;
-    float x = activate(ACTIVATION, (float)p.limit, gate * alpha + b.gate[e], value * alpha + b.value[e]);
+    float x = activate(ACTIVATION, (float)p.limit, gate * alpha + b.gate, value * alpha + b.value);
     if (WEIGHT) x *= r.weight;
     return x;
 }
 /* Column c of a row's columns. */
-DEVICE float finished_sum(const mm_product &p, const out_row &r, const pair_bias &b, int c, int e, float gate,
+DEVICE float finished_sum(const mm_product &p, const out_row &r, const column_bias &b, int c, float gate,
                           float value) {
-    float x = finished_alone(p, r, b, e, gate, value);
+    float x = finished_alone(p, r, b, gate, value);
 #if ADD
     if (c < r.count) x += load_as<ADD>(r.add, c);
 #endif
@@ -167,64 +163,128 @@ DEVICE void write_pairs(const out_row &r, int c, const float (&x)[4][2]) {
 }
 #endif
 
-/* What is added to the pairs of the four lanes that share a row, of the chunk from column c on: 16 bytes a lane. */
-enum { ADDS_PAIRS = (ADD == BF16 || ADD == F16) && GATED != 2 };
-DEVICE bool load_added(const out_row &r, int c, u32 (&word)[4]) {
-    const int own = c + 8 * (threadIdx.x % 4);
-    const bool is_fast = ADDS_PAIRS && c + CHUNK <= r.fast_add; /* of all four */
-    if (!is_fast) return false;
-    const uint4 run = *(const uint4 *)((const u16 *)r.add + own);
-    word[0] = run.x, word[1] = run.y, word[2] = run.z, word[3] = run.w;
-    return true;
+/* ---- Bias and what is added ------------------------------------------------------------------------- */
+
+struct bias_in_memory {
+    DEVICE_MEMBER column_bias at(const mm_product &p, const mm_segment &s, mm_size j, int chunk, int n, int e) const {
+        return bias_of_column(p, s, j + CHUNK * chunk + column_of_pair(n, e));
+    }
+};
+/* In shared memory, in the order of columns of b in the tile: with halves, 64 gates and their values. */
+struct bias_in_tile {
+    const float *first;
+
+    DEVICE_MEMBER column_bias at(const mm_product &p, const mm_segment &s, mm_size j, int chunk, int n, int e) const {
+        const int own = column_of_pair(n, e);
+        if (GATED == 0) return column_bias{first[32 * chunk + own], 0};
+        const float *gate = first + (GATED == 1 ? 128 * (chunk / 2) + 32 * (chunk % 2) + own : 2 * (32 * chunk + own));
+        return column_bias{gate[0], gate[GATED == 1 ? 64 : 1]};
+    }
+};
+
+DEVICE float added_half(u32 pair, int e) {
+    return value_of<ADD == F16 ? F16 : BF16>((u16)(pair >> 16 * e));
 }
 
-/* Sums of 64 rows, from row `row` of a segment on, and the columns of out from j on, by a warpgroup. */
-template <int count>
-DEVICE void write_sums(const mm_product &p, const mm_segment &s, mm_size row, mm_size j, const float (&c)[count]) {
+/*
+ * From memory. Pairs of the four lanes that share a row, of a chunk: 16 bytes a lane, asked for a chunk ahead, if
+ * columns of a pair are neighbours and the row is whole and lies at a multiple of 16 bytes; else an element each.
+ */
+struct added_in_memory {
+    u32 next[2][4], word[2][4];
+    bool is_next[2], has_words[2];
+
+    DEVICE_MEMBER void ask(const out_row (&rows)[2], int chunk) {
+        const int own = CHUNK * chunk + 8 * (threadIdx.x % 4);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            is_next[half] = (ADD == BF16 || ADD == F16) && GATED != 2 && CHUNK * (chunk + 1) <= rows[half].fast_add;
+            if (!is_next[half]) continue;
+            const uint4 run = *(const uint4 *)((const u16 *)rows[half].add + own);
+            next[half][0] = run.x, next[half][1] = run.y, next[half][2] = run.z, next[half][3] = run.w;
+        }
+    }
+    DEVICE_MEMBER void begin(const out_row (&rows)[2], int chunk, bool is_last) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            has_words[half] = is_next[half];
+#pragma unroll
+            for (int n = 0; n < 4; n++) word[half][n] = next[half][n];
+        }
+        if (!is_last) ask(rows, chunk + 1);
+#pragma unroll
+        for (int half = 0; half < 2; half++) transpose_words(word[half]);
+    }
+    DEVICE_MEMBER float at(const out_row (&rows)[2], int half, int chunk, int n, int e) const {
+        const int c = CHUNK * chunk + column_of_pair(n, e);
+        if (has_words[half]) return added_half(word[half][n], e);
+#if ADD
+        if (c < rows[half].count) return load_as<ADD>(rows[half].add, c);
+#endif
+        return 0;
+    }
+};
+
+/*
+ * From shared memory: boxes of 64 rows and 64 columns under the 128-byte swizzle, 16 bits an element, the box of
+ * columns n at first[n / 2] + n % 2 * pitch.
+ */
+struct added_in_boxes {
+    u32 first[2], pitch;
+
+    DEVICE_MEMBER void ask(const out_row (&rows)[2], int chunk) {
+    }
+    DEVICE_MEMBER void begin(const out_row (&rows)[2], int chunk, bool is_last) {
+    }
+    DEVICE_MEMBER float at(const out_row (&rows)[2], int half, int chunk, int n, int e) const {
+        const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4, own = threadIdx.x % 4;
+        const u32 box = first[chunk / 4] + chunk / 2 % 2 * pitch + half * 8 * 128;
+        const u32 run = box + row * 128 + (u32)((row % 8) ^ (chunk % 2 * 4 + n)) * 16;
+        u32 word;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(run + (GATED == 2 ? e * 8 + own / 2 * 4 : own * 4)));
+        return added_half(word, GATED == 2 ? own % 2 : e);
+    }
+};
+
+/* ---- A warpgroup's tile ----------------------------------------------------------------------------- */
+
+/* Sums of 64 rows, from row `row` of a segment on, and the columns of out from j on. */
+template <int count, class BIASES, class ADDED>
+DEVICE void write_sums(const mm_product &p, const mm_segment &s, mm_size row, mm_size j, const float (&c)[count],
+                       BIASES biases, ADDED added) {
     const mm_size own = row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
     enum { CHUNKS = count / (GATED ? 32 : 16) };
     const out_row rows[2] = {row_of_out(p, s, own, j), row_of_out(p, s, own + 8, j)};
-    u32 next[2][4];
-    bool is_next[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) is_next[half] = load_added(rows[half], 0, next[half]);
+    added.ask(rows, 0);
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const int first = CHUNK * chunk;
         float x[2][4][2];
-        u32 added[2][4];
-        bool is_added[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) { /* the next ones are on their way meanwhile */
-            is_added[half] = is_next[half];
-#pragma unroll
-            for (int n = 0; n < 4; n++) added[half][n] = next[half][n];
-            if (chunk + 1 < CHUNKS) is_next[half] = load_added(rows[half], first + CHUNK, next[half]);
-            if (ADDS_PAIRS) transpose_words(added[half]);
-        }
+        added.begin(rows, chunk, chunk + 1 == CHUNKS);
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            const pair_bias b = bias_of_pair(p, s, j + first, n);
+            column_bias b[2] = {};
+#pragma unroll
+            for (int e = 0; BIAS && e < 2; e++) b[e] = biases.at(p, s, j, chunk, n, e);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float gate[2], value[2];
                 take_pair(c, half, chunk, n, gate, value);
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    x[half][n][e] = finished_alone(p, rows[half], b, e, gate[e], value[e]);
-#if ADD
-                    const int c = first + column_of_pair(n, e);
-                    if (ADDS_PAIRS && is_added[half])
-                        x[half][n][e] += value_of<ADD == F16 ? F16 : BF16>((u16)(added[half][n] >> 16 * e));
-                    else if (c < rows[half].count)
-                        x[half][n][e] += load_as<ADD>(rows[half].add, c);
-#endif
+                    x[half][n][e] = finished_alone(p, rows[half], b[e], gate[e], value[e]);
+                    if (ADD) x[half][n][e] += added.at(rows, half, chunk, n, e);
                 }
             }
         }
         write_pairs(rows[0], first, x[0]);
         write_pairs(rows[1], first, x[1]);
     }
+}
+
+template <int count>
+DEVICE void write_sums(const mm_product &p, const mm_segment &s, mm_size row, mm_size j, const float (&c)[count]) {
+    write_sums(p, s, row, j, c, bias_in_memory{}, added_in_memory{});
 }
 
 #endif

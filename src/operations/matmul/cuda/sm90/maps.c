@@ -36,6 +36,16 @@ static bool has_map(const operand *o) {
            (o->view->flipped ? o->view->row : o->view->column) == 1;
 }
 
+static operand added_of(const mm_product *p) {
+    const int64_t groups = p->split == MM_EVEN ? p->groups : p->split == MM_DEPTH ? p->held : 1;
+    return operand_of(&p->add, p->rows, p->columns, groups);
+}
+bool ejki_mm_sm90_maps_added(const mm_product *p) {
+    const operand o = added_of(p);
+    return p->add.present && !p->scatter.present && ejki_mm_cuda_is_half(p->add.dtype) &&
+           has_map(&o);
+}
+
 static bool is_half_or_float(const mm_view *v) {
     return !v->present || v->dtype == EJK_DTYPE_F32 || ejki_mm_cuda_is_half(v->dtype);
 }
@@ -73,15 +83,23 @@ static ejk_status map_of(const operand *o, int32_t lines, ejki_cuda_map *map) {
     return EJK_OK;
 }
 
+/* The driver wants a context. */
+static ejk_status map_in(int32_t device, const operand *o, int32_t lines, ejki_cuda_map *map) {
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed));
+    const ejk_status status = map_of(o, lines, map);
+    ejki_cuda_leave(pushed);
+    return status;
+}
 ejk_status ejki_mm_sm90_maps(int32_t device, const mm_product *p, int32_t lines, ejki_cuda_map *a,
                              ejki_cuda_map *b) {
     const operand left = left_of(p), right = right_of(p);
-    bool pushed;
-    EJKI_TRY(ejki_cuda_enter(device, &pushed)); /* the driver wants a context */
-    ejk_status status = map_of(&left, lines, a);
-    if (status == EJK_OK) status = map_of(&right, 64, b);
-    ejki_cuda_leave(pushed);
-    return status;
+    EJKI_TRY(map_in(device, &left, lines, a));
+    return map_in(device, &right, 64, b);
+}
+ejk_status ejki_mm_sm90_map_added(int32_t device, const mm_product *p, ejki_cuda_map *map) {
+    const operand added = added_of(p);
+    return map_in(device, &added, 64, map);
 }
 
 ejki_cuda_constants ejki_mm_sm90_finish(const mm_product *p) {

@@ -13,6 +13,9 @@ bool ejki_mm_sm90_is_mapped(const mm_product *p);
 /* Maps of both sides, under a swizzle of 128 bytes: boxes of 64 elements and `lines` lines of a, 64 of b. */
 ejk_status ejki_mm_sm90_maps(int32_t device, const mm_product *p, int32_t lines, ejki_cuda_map *a,
                              ejki_cuda_map *b);
+/* Does what is added have a map, if it begins at a multiple of 16 bytes; in boxes of 64 elements of 64 rows. */
+bool ejki_mm_sm90_maps_added(const mm_product *p);
+ejk_status ejki_mm_sm90_map_added(int32_t device, const mm_product *p, ejki_cuda_map *map);
 /* Those of finish.cuh; and ELEMENT, SPLIT and B_FLIPPED with them. */
 ejki_cuda_constants ejki_mm_sm90_finish(const mm_product *p);
 ejki_cuda_constants ejki_mm_sm90_constants(const mm_product *p);

@@ -82,19 +82,6 @@ DEVICE void write_run(const out_row &r, int own, const float (&x)[RUN]) {
 #endif
 }
 
-/* Biases of a run of columns of out from j on; each row has the same. */
-DEVICE void take_biases(const mm_product &p, const mm_segment &s, mm_size j, pair_bias (&b)[RUN / 2]) {
-#if BIAS
-    const mm_size base = s.held * p.bias.group;
-#pragma unroll
-    for (int e = 0; e < RUN; e++) {
-        if (s.idle || j + e >= p.columns) continue;
-        b[e / 2].gate[e % 2] = load_as<BIAS>(p.bias.data, base + gate_column(p, j + e) * p.bias.column);
-        if (GATED) b[e / 2].value[e % 2] = load_as<BIAS>(p.bias.data, base + value_column(p, j + e) * p.bias.column);
-    }
-#endif
-}
-
 /*
  * This block's share of the tile's columns of out. `seen` may put another sum in place of one, whose row of a and whose
  * column of b it is told.
@@ -104,9 +91,10 @@ DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &
     enum { WIDTH = (GATED ? COLUMNS / 2 : COLUMNS) / SPLIT_DEPTH, ACROSS = WIDTH / RUN, STEP = CONSUMERS / ACROSS };
     const int own = rank * WIDTH + threadIdx.x % ACROSS * RUN;
     const mm_size j = at.column + own;
-    pair_bias b[RUN / 2] = {};
+    column_bias b[RUN];
     if (threadIdx.x >= CONSUMERS || j >= p.columns) return;
-    take_biases(p, at.s, j, b);
+#pragma unroll
+    for (int e = 0; e < RUN; e++) b[e] = bias_of_column(p, at.s, j + e);
 #pragma unroll 2
     for (int line = threadIdx.x / ACROSS; line < LINES; line += STEP) {
         const mm_size i = at.row + line;
@@ -119,7 +107,7 @@ DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &
             if (j + e >= p.columns) continue;
             if (GATED) value[e] = seen(value[e], at.s.first + i, value_column(p, j + e));
             gate[e] = seen(gate[e], at.s.first + i, gate_column(p, j + e));
-            x[e] = finished_sum(p, r, b[e / 2], own + e, e % 2, gate[e], value[e]);
+            x[e] = finished_sum(p, r, b[e], own + e, gate[e], value[e]);
         }
         write_run(r, own, x);
     }

@@ -16,8 +16,9 @@ enum {
     THREADS = 384,
     CONVERTER_THREADS = 256,
     BOX_LINES = 64,
-    CODE_SHARED_BYTES = 6 * 4 * 8192 + TILE_CODE_BUFFERS * CODE_TILE_COLUMNS * TILE_CODE_ROW + 4096,
-    SHARED_BYTES = 4 * 6 * 8192 + 4096, /* stages, and barriers, tiles and the order of groups */
+    CODE_SHARED_BYTES = 6 * 4 * 8192 + TILE_CODE_BUFFERS * CODE_TILE_COLUMNS * TILE_CODE_ROW + 6144,
+    SHARED_BYTES =
+        4 * 6 * 8192 + 8192, /* stages, and barriers, tiles, the order of groups, biases */
 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------- */
@@ -43,10 +44,16 @@ static bool takes(const mm_product *p) {
            tiles_of(p, TILE_COLUMNS) < 0x1p40;
 }
 
+static bool can_run(const mm_product *p) {
+    return ejki_mm_sm90_is_mapped(p) &&
+           !(ejki_mm_sm90_maps_added(p) && (uintptr_t)p->add.data % CODE_ALIGNMENT);
+}
+
 static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     ejki_cuda_constants constants = ejki_mm_sm90_constants(p);
     ejki_cuda_add(&constants, "A_FLIPPED", p->a.flipped);
     ejki_cuda_add(&constants, "COLUMNS", columns_of(p));
+    ejki_cuda_add(&constants, "ADD_BOXES", ejki_mm_sm90_maps_added(p));
     ejki_cuda_add(&constants, "QUANT", 0);
     ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, text, "product", &constants);
 }
@@ -56,6 +63,7 @@ static ejk_status run_tiles(const ejk_run *run, int32_t n, const mm_product *p) 
     tiles_arguments a = {.p = p->scatter.present ? ejki_mm_cuda_rows_alone(run, p) : *p};
     EJKI_TRY(ejki_cuda_gpu(run->device, &gpu));
     EJKI_TRY(ejki_mm_sm90_maps(run->device, p, 64, &a.a, &a.b));
+    if (ejki_mm_sm90_maps_added(p)) EJKI_TRY(ejki_mm_sm90_map_added(run->device, p, &a.add));
     const ejki_cuda_work work = {
         .slot = MM_CUDA_OWN_SLOTS + n,
         .threads = THREADS,
@@ -93,6 +101,7 @@ static void want_codes(const mm_product *p, int32_t n, ejki_cuda_kernels *kernel
     ejki_cuda_constants constants = ejki_mm_sm90_constants(&own);
     ejki_cuda_add(&constants, "A_FLIPPED", 0);
     ejki_cuda_add(&constants, "COLUMNS", CODE_TILE_COLUMNS);
+    ejki_cuda_add(&constants, "ADD_BOXES", 0);
     ejki_cuda_add(&constants, "QUANT", 1);
     ejki_cuda_add(&constants, "MODE", p->quant.mode);
     ejki_cuda_add(&constants, "BITS", p->quant.bits);
@@ -124,4 +133,4 @@ const ejki_mm_fast ejki_mm_tiles_of_codes = {.takes = takes_codes,
                                              .run = run_tiles_of_codes};
 
 const ejki_mm_fast ejki_mm_tiles = {
-    .takes = takes, .want = want, .can_run = ejki_mm_sm90_is_mapped, .run = run_tiles};
+    .takes = takes, .want = want, .can_run = can_run, .run = run_tiles};

@@ -17,8 +17,10 @@
  * to the type of a, where TMA would have put b: the bits are those of a product with these values. Codes come through
  * a ring of their own.
  *
- * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; A_FLIPPED, B_FLIPPED; COLUMNS of a tile, 256, or 128
- * with QUANT: codes, then those of converter.cuh.
+ * With ADD_BOXES what is added comes through the ring, too, behind the tile's last step.
+ *
+ * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; A_FLIPPED, B_FLIPPED; COLUMNS of a tile, 256 or 128;
+ * ADD_BOXES; QUANT: codes, then 128 columns, no boxes, and constants of converter.cuh.
  */
 #define WARPS (QUANT ? 20 : 12)
 #define ROWS  128
@@ -36,13 +38,15 @@ enum {
     BOX = 64 * 64 * 2,   /* 64 lines, rows of a or columns of b, and 64 of the depth */
     A_BYTES = 2 * BOX,
     STAGE_BYTES = A_BYTES + B_BOXES * BOX,
+    ADD_STAGES = ADD_BOXES ? (GATED ? COLUMNS / 2 : COLUMNS) / 128 : 0, /* of 128 columns of out each */
     SLOTS = 2,           /* tiles found ahead */
     BAND = 16,
     MOST_SORTED = 1024,  /* groups; more are taken as they come */
     CONSUMER_WARPS = 8,
     PRODUCER_REGS = 40, CONSUMER_REGS = QUANT ? 112 : 232, /* converters keep theirs */
     CONVERTERS = QUANT ? 2 : 0, /* warpgroups */
-    ALL_CONSUMERS = 1,   /* named barrier */
+    ALL_CONSUMERS = 1,   /* named barriers; each warpgroup's is the next */
+    ONE_WARPGROUP = 2,
 };
 
 /* A tile of this block. */
@@ -60,6 +64,9 @@ struct layout {
     u64 full[STAGES], empty[STAGES], work_full[SLOTS], work_empty[SLOTS];
     work works[SLOTS];
     u16 order[MOST_SORTED];
+#if BIAS
+    float bias[SLOTS][2][COLUMNS]; /* of a warpgroup's tile */
+#endif
 };
 
 typedef pipeline_state<STAGES> stage_place;
@@ -178,6 +185,7 @@ DEVICE void find_work(const mm_product &p, layout &shared) {
 /* Where the boxes of a tile begin. */
 struct source {
     int a_line, a_group, b_line[B_BOXES], b_group;
+    int add_group, column; /* of out */
 };
 DEVICE source source_of(const mm_product &p, const work &w) {
     source s;
@@ -185,6 +193,8 @@ DEVICE source source_of(const mm_product &p, const work &w) {
     s.a_line = (int)(own.first + w.at.row);
     s.a_group = SPLIT == MM_EVEN && p.a.group ? (int)own.group : 0;
     s.b_group = SPLIT != MM_DEPTH && p.b.group ? (int)own.held : 0;
+    s.add_group = SPLIT == MM_ROWS || !p.add.group ? 0 : (int)own.held;
+    s.column = (int)w.at.column;
 #pragma unroll
     for (int n = 0; n < B_BOXES; n++)
         s.b_line[n] = (int)(GATED == 0   ? w.at.column + 64 * n
@@ -225,6 +235,17 @@ DEVICE void load_tiles(const tiles_arguments &a, layout &shared) {
             for (int n = 0; !QUANT && n < B_BOXES; n++)
                 load_box<!B_FLIPPED>(to + A_BYTES + n * BOX, &a.b, full, s.b_line[n], depth, s.b_group);
             at.next();
+        }
+#pragma unroll 1
+        for (int n = 0; n < ADD_STAGES; n++, at.next()) {
+            const u32 full = shared_address(&shared.full[at.stage]), to = stages + at.stage * STAGE_BYTES;
+            mbarrier_wait(shared_address(&shared.empty[at.stage]), at.parity);
+            mbarrier_expect(full, 2 * boxes * BOX);
+            for (int box = 0; box < 2 * boxes; box++) {
+                const int wide = box % 2, down = box / 2;
+                tma_load(to + (2 * wide + down) * BOX, &a.add, full, s.column + 128 * n + 64 * wide,
+                         s.a_line + 64 * down, s.add_group, 0);
+            }
         }
     }
 }
@@ -322,13 +343,47 @@ DEVICE void clear_depth(u8 *stage, int rest) {
     named_barrier_sync(ALL_CONSUMERS, 128 * 2);
 }
 
+#if BIAS
+/* Of column n of b of a tile whose first column of out is `column`. */
+DEVICE float bias_at(const mm_product &p, const mm_segment &s, mm_size column, int n) {
+    if (GATED == 0) return bias_of_column(p, s, column + n).gate;
+    const column_bias b = bias_of_column(p, s, column + (GATED == 1 ? n / 128 * 64 + n % 64 : n / 2));
+    return (GATED == 1 ? n / 64 : n) % 2 ? b.value : b.gate;
+}
+#endif
+
+#if ADD_BOXES
+/* What is added: each of the ring's last stages of a tile has two boxes of columns, and of each two of rows. */
+template <bool ALL>
+DEVICE added_in_boxes wait_for_added(layout &shared, int warpgroup, stage_place at) {
+    added_in_boxes added = {{0, 0}, 2 * BOX};
+#pragma unroll
+    for (int n = 0; n < ADD_STAGES; n++, at.next()) {
+        mbarrier_wait(shared_address(&shared.full[at.stage]), at.parity);
+        added.first[n] = shared_address(shared.stage) + at.stage * STAGE_BYTES + (ALL ? warpgroup * BOX : 0);
+    }
+    if (!ALL && ADD_STAGES == 1) added.first[0] += warpgroup * 2 * BOX;
+    if (!ALL && ADD_STAGES == 2 && warpgroup) added.first[0] = added.first[1];
+    return added;
+}
+#endif
+
 /* A warpgroup's sums of a tile, `columns` of b: all of them and half of the rows, or half of them and all 64 rows. */
 template <int columns>
-DEVICE void compute_tile(const tiles_arguments &a, layout &shared, const work &w, int warpgroup, stage_place &at) {
+DEVICE void compute_tile(const tiles_arguments &a, layout &shared, int slot, int warpgroup, stage_place &at) {
     enum { ALL = columns == COLUMNS, A_STEP = A_FLIPPED ? 16 * 128 : 32, B_STEP = B_FLIPPED ? 32 : 16 * 128 };
     const u32 stages = shared_address(shared.stage);
+    const work &w = shared.works[slot];
+    const mm_size row = w.at.row + (ALL ? warpgroup * 64 : 0);
+    const mm_size column = w.at.column + (ALL ? 0 : warpgroup * out_columns(a.p) / 2);
     const int steps = w.steps, rest = SPLIT == MM_DEPTH ? (int)(w.at.s.depth % DEPTH) : 0;
     const u32 own_a = ALL ? warpgroup * BOX : 0, own_b = A_BYTES + (ALL ? 0 : warpgroup * (B_BOXES / 2) * BOX);
+#if BIAS
+    enum { BIASES = (columns + 127) / 128 };
+    float bias[BIASES]; /* on its way meanwhile */
+#pragma unroll
+    for (int n = 0; n < BIASES; n++) bias[n] = bias_at(a.p, w.at.s, column, 128 * n + threadIdx.x % 128);
+#endif
     float sums[columns / 2];
 #pragma unroll
     for (int n = 0; n < columns / 2; n++) sums[n] = 0;
@@ -354,8 +409,21 @@ DEVICE void compute_tile(const tiles_arguments &a, layout &shared, const work &w
     wgmma_wait<0>();
     hold(sums);
     if (before >= 0) release(shared, before);
-    const mm_size row = w.at.row + (ALL ? warpgroup * 64 : 0);
-    write_sums(a.p, w.at.s, row, w.at.column + (ALL ? 0 : warpgroup * out_columns(a.p) / 2), sums);
+#if BIAS
+    float *own = shared.bias[slot][warpgroup];
+#pragma unroll
+    for (int n = 0; n < BIASES; n++) own[128 * n + threadIdx.x % 128] = bias[n];
+    named_barrier_sync(ONE_WARPGROUP + warpgroup, 128);
+    const bias_in_tile biases = {own};
+#else
+    const bias_in_memory biases = {};
+#endif
+#if ADD_BOXES
+    write_sums(a.p, w.at.s, row, column, sums, biases, wait_for_added<ALL>(shared, warpgroup, at));
+    for (int n = 0; n < ADD_STAGES; n++, at.next()) release(shared, at.stage);
+#else
+    write_sums(a.p, w.at.s, row, column, sums, biases, added_in_memory{});
+#endif
 }
 
 DEVICE void compute_tiles(const tiles_arguments &a, layout &shared, int warpgroup) {
@@ -366,9 +434,9 @@ DEVICE void compute_tiles(const tiles_arguments &a, layout &shared, int warpgrou
         const work &w = shared.works[slot.stage];
         if (w.steps < 0) return;
         if (w.boxes == 2)
-            compute_tile<COLUMNS>(a, shared, w, warpgroup, at);
+            compute_tile<COLUMNS>(a, shared, slot.stage, warpgroup, at);
         else
-            compute_tile<COLUMNS / 2>(a, shared, w, warpgroup, at);
+            compute_tile<COLUMNS / 2>(a, shared, slot.stage, warpgroup, at);
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared.work_empty[slot.stage]));
         slot.next();
@@ -401,6 +469,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a.a);
         prefetch_tensor_map(&a.b);
+        if (ADD_BOXES) prefetch_tensor_map(&a.add);
         set_barriers(shared);
     }
 #if QUANT

@@ -11,10 +11,10 @@ enum {
     TILE_CODE_BUFFERS = 3, /* of them */
 };
 
-/* b: of codes in place of b, if there are such. */
+/* b: of codes in place of b, if there are such; add: with ADD_BOXES. */
 typedef struct tiles_arguments {
     mm_product p;
-    ejki_cuda_map a, b;
+    ejki_cuda_map a, b, add;
 } tiles_arguments;
 
 #endif
