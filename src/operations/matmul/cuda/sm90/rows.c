@@ -55,18 +55,16 @@ static int64_t split_of(const mm_product *p) {
 
 static int64_t lines_of(const mm_product *p) {
     const int64_t rows = p->split == MM_ROWS ? ejki_cdiv(p->rows, ejki_max(p->groups, 1)) : p->rows;
-    return rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 || p->split == MM_ROWS ? 64 : 128;
 }
 
-/* Two blocks on a processor: when one begins or ends the other reads. */
+/* Two blocks on a processor: when one begins or ends the other reads. Large ones have it for themselves. */
 static shape shape_of(const mm_product *p) {
     shape s = {.lines = lines_of(p), .columns = columns_of(p), .split = split_of(p)};
     const int64_t stage = (s.columns + s.lines) * DEPTH * 2;
-    s.resident = 2;
-    s.stages =
-        ejki_min((BLOCK_BYTES / s.resident - SERVICE_BYTES) / stage, p->split == MM_ROWS ? INT64_MAX
-                                                                     : s.lines > 32      ? 3
-                                                                                         : 4);
+    s.resident = s.lines > 64 ? 1 : 2;
+    s.stages = (BLOCK_BYTES / s.resident - SERVICE_BYTES) / stage;
+    if (p->split != MM_ROWS && s.lines <= 64) s.stages = ejki_min(s.stages, s.lines > 32 ? 3 : 4);
     s.shared_bytes = s.stages * stage + SERVICE_BYTES;
     return s;
 }

@@ -8,8 +8,8 @@
  *
  * Figures are in docs/kernels/matmul.md.
  *
- * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; B_FLIPPED; LINES, 16, 32 or 64; COLUMNS, 128 or 256;
- * SPLIT_DEPTH; STAGES; RESIDENT, blocks on an SM.
+ * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; B_FLIPPED; LINES, 16, 32, 64 or 128; COLUMNS, 128 or
+ * 256; SPLIT_DEPTH; STAGES; RESIDENT, blocks on an SM.
  */
 #define PART_WARPS 8
 #define WARPS      (PART_WARPS + 1)

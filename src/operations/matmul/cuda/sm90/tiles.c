@@ -8,9 +8,8 @@ static const char text[] = "operations/matmul/cuda/sm90/tiles.cu";
 
 enum {
     TILE_ROWS = 128,
-    TILE_COLUMNS = 256, /* of b */
-    FEW_COLUMNS = 128,  /* where wide tiles would leave half of the processors without work */
-    FEW_TILES = 66,
+    TILE_COLUMNS = 256,      /* of b */
+    PROCESSORS = 132,        /* for which the width of tiles is chosen */
     CODE_TILE_COLUMNS = 128, /* with converters there are too few registers for sums of more */
     CODE_ROWS = 512, /* at most: more are worth wider tiles, for which values are made first */
     THREADS = 384,
@@ -18,7 +17,7 @@ enum {
     BOX_LINES = 64,
     CODE_SHARED_BYTES = 6 * 4 * 8192 + TILE_CODE_BUFFERS * CODE_TILE_COLUMNS * TILE_CODE_ROW + 6144,
     SHARED_BYTES =
-        4 * 6 * 8192 + 8192, /* stages, and barriers, tiles, the order of groups, biases */
+        5 * 5 * 8192 + 8192, /* stages, and barriers, tiles, the order of groups, biases */
 };
 
 /* ---- Tiles ------------------------------------------------------------------------------------------- */
@@ -32,9 +31,12 @@ static double tiles_of(const mm_product *p, int64_t wide) {
            (double)ejki_cdiv(p->rows, TILE_ROWS) * columns;
 }
 
+/* The width of which a processor has the fewest columns, if all take one tile at most; it changes no bits. */
 static int64_t columns_of(const mm_product *p) {
-    const bool is_plain = p->split == MM_EVEN && !p->gated;
-    return is_plain && tiles_of(p, TILE_COLUMNS) <= FEW_TILES ? FEW_COLUMNS : TILE_COLUMNS;
+    if (p->split != MM_EVEN || p->gated) return TILE_COLUMNS;
+    return tiles_of(p, 128) <= PROCESSORS   ? 128
+           : tiles_of(p, 192) <= PROCESSORS ? 192
+                                            : TILE_COLUMNS;
 }
 
 /* ---- Plans ------------------------------------------------------------------------------------------- */

@@ -3,7 +3,8 @@
  * Products of bf16 or f16 on sm_90a by TMA and wgmma, sums in float32. One persistent block an SM: a producer
  * warpgroup, of which one thread issues copies through a ring of STAGES pieces of the depth and one warp looks for the
  * next tile, and two consumer warpgroups with 64 rows and 256 columns of b each, 128 sums a thread. A tile whose rows
- * are 64 or fewer is shared by columns: each warpgroup has all rows and 128 columns, in half the time.
+ * are 64 or fewer is shared by columns, but for one of 192: each warpgroup has all rows and 128 columns, in half the
+ * time.
  *
  * Tiles that take longest come first: groups whose rows are dealt out have their full tiles before all halves, groups
  * whose depth is dealt out are sorted by it. Every tile has the whole depth, in order, 16 at a time: a row's bits
@@ -19,8 +20,8 @@
  *
  * With ADD_BOXES what is added comes through the ring, too, behind the tile's last step.
  *
- * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; A_FLIPPED, B_FLIPPED; COLUMNS of a tile, 256 or 128;
- * ADD_BOXES; QUANT: codes, then 128 columns, no boxes, and constants of converter.cuh.
+ * Constants: those of finish.cuh; ELEMENT; SPLIT as mm_product; A_FLIPPED, B_FLIPPED; COLUMNS of a tile, 256,
+ * 192 or 128; ADD_BOXES; QUANT: codes, then 128 columns, no boxes, and constants of converter.cuh.
  */
 #define WARPS (QUANT ? 20 : 12)
 #define ROWS  128
@@ -33,12 +34,13 @@
 
 enum {
     DEPTH = 64,
-    STAGES = COLUMNS == 256 ? 4 : 6,
+    STAGES = COLUMNS == 256 ? 4 : COLUMNS == 192 ? 5 : 6,
+    HAS_HALVES = COLUMNS % 128 == 0,
     B_BOXES = COLUMNS / 64,
     BOX = 64 * 64 * 2,   /* 64 lines, rows of a or columns of b, and 64 of the depth */
     A_BYTES = 2 * BOX,
     STAGE_BYTES = A_BYTES + B_BOXES * BOX,
-    ADD_STAGES = ADD_BOXES ? (GATED ? COLUMNS / 2 : COLUMNS) / 128 : 0, /* of 128 columns of out each */
+    ADD_STAGES = ADD_BOXES ? ((GATED ? COLUMNS / 2 : COLUMNS) + 127) / 128 : 0, /* of 128 columns of out each */
     SLOTS = 2,           /* tiles found ahead */
     BAND = 16,
     MOST_SORTED = 1024,  /* groups; more are taken as they come */
@@ -65,7 +67,7 @@ struct layout {
     work works[SLOTS];
     u16 order[MOST_SORTED];
 #if BIAS
-    float bias[SLOTS][2][COLUMNS]; /* of a warpgroup's tile */
+    float bias[SLOTS][2][(COLUMNS + 127) / 128 * 128]; /* of a warpgroup's tile */
 #endif
 };
 
@@ -167,7 +169,7 @@ DEVICE void find_work(const mm_product &p, layout &shared) {
         w.steps = -1;
         found = find_unit(p, counts, shared.order, unit, &w.at);
         if (found) {
-            w.boxes = w.at.s.rows - w.at.row > ROWS / 2 ? 2 : 1;
+            w.boxes = !HAS_HALVES || w.at.s.rows - w.at.row > ROWS / 2 ? 2 : 1;
             w.steps = w.at.s.idle ? 0 : (int)tiles_of(w.at.s.depth, DEPTH);
         }
         mbarrier_wait(shared_address(&shared.work_empty[slot.stage]), slot.parity);
@@ -433,7 +435,7 @@ DEVICE void compute_tiles(const tiles_arguments &a, layout &shared, int warpgrou
         mbarrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
         const work &w = shared.works[slot.stage];
         if (w.steps < 0) return;
-        if (w.boxes == 2)
+        if (!HAS_HALVES || w.boxes == 2)
             compute_tile<COLUMNS>(a, shared, slot.stage, warpgroup, at);
         else
             compute_tile<COLUMNS / 2>(a, shared, slot.stage, warpgroup, at);
