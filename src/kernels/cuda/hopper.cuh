@@ -59,14 +59,6 @@ template <int size> struct pipeline_state {
     }
 };
 
-/* Named barriers 1 to 15, for a multiple of 32 threads. */
-DEVICE void named_barrier_sync(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-DEVICE void named_barrier_arrive(int barrier, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 /* ---- Clusters --------------------------------------------------------------------------------------- */
 
 DEVICE u32 cluster_rank() {

@@ -32,6 +32,14 @@ template <int dim> DEVICE u32 piece_at(u32 tile, int row, int piece) {
     return tile + (u32)(row * pitch_of(dim) * 2 + ((piece ^ (row & 7)) << 4));
 }
 
+/* Named barriers 1 to 15, for a multiple of 32 threads. */
+DEVICE void named_barrier_sync(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+DEVICE void named_barrier_arrive(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 /* Copies 16 bytes, or writes zeros. */
 DEVICE void copy_piece(u32 to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),

@@ -128,6 +128,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&mapped, "PAIR", is_paired(p));
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "DIRECT", 1);
+    ejki_cuda_add(&join, "RUN", 1);
     ejki_cuda_add(&join, "LOOKS", 0);
     ejki_cuda_add(&join, "FEW", PAGED_FEW_LATENT);
     ejki_cuda_add(&join, "SPLITS", PAGED_LATENT_SPLITS);

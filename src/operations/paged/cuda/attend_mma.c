@@ -44,9 +44,6 @@ static bool is_folded(const paged_problem *p) {
     return (float)p->scale > 0 && p->cap <= 0 && !p->has_alibi && !p->has_bias;
 }
 
-/* CTAs of so many units at least come in waves, as SMs do not all read equally fast. */
-enum { WAVE_UNITS = 6, MOST_WAVES = 4 };
-
 /* ---- Sizes ------------------------------------------------------------------------------------------ */
 
 /* Rows of a sequence of few rows. */
@@ -131,9 +128,7 @@ static ejk_status tiling_of(const paged_problem *p, int32_t device, tiling *t) {
     tile_prefill(p, most - STATIC_BYTES, t);
     const int64_t units = p->sequences * p->kv_heads * most_splits(p);
     const int64_t sms = gpu->multiprocessors > 0 ? gpu->multiprocessors : 128;
-    const int64_t together = sms * t->resident;
-    const int64_t waves = ejki_max(1, ejki_min(units / (together * WAVE_UNITS), MOST_WAVES));
-    t->decode_blocks = may_decode(p) ? ejki_min(together * waves, ejki_max(units, 1)) : 0;
+    t->decode_blocks = may_decode(p) ? ejki_min(sms * t->resident, ejki_max(units, 1)) : 0;
     if (t->decode_blocks > p->kv_heads) t->decode_blocks -= t->decode_blocks % p->kv_heads;
     t->overlap = gpu->capability >= 90;
     t->sm90_bytes = 0;
@@ -173,7 +168,7 @@ static bool applicable(const void *problem) {
 
 static ejki_cuda_constants constants_of(const paged_problem *p, const tiling *t) {
     ejki_cuda_constants c = {.count = 0};
-    ejki_cuda_add(&c, "ELEMENT", p->query.dtype);
+    ejki_cuda_add(&c, "ELEMENT", is_coded(p) ? EJK_DTYPE_F16 : p->query.dtype);
     ejki_cuda_add(&c, "HEAD_DIM", p->dim);
     ejki_cuda_add(&c, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&c, "FOLDED", is_folded(p));
@@ -191,6 +186,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_constants none = {.count = 0}, join = {.count = 0};
     ejki_cuda_constants decode = constants_of(p, &t), prefill = constants_of(p, &t);
     ejki_cuda_kernels kernels = {.count = 0};
+    ejki_cuda_add(&decode, "QUERY", p->query.dtype);
     ejki_cuda_add(&decode, "CODE", is_coded(p) ? p->key.dtype : 0);
     ejki_cuda_add(&decode, "SCALED", scales_of(p));
     ejki_cuda_add(&decode, "WHOLE", p->page % KEYS == 0);
@@ -203,6 +199,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&prefill, "KEYS", t.keys);
     ejki_cuda_add(&prefill, "STAGES", 2);
     ejki_cuda_add(&join, "DIRECT", 0);
+    ejki_cuda_add(&join, "RUN", PAGED_RUN);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "OVERLAP", t.overlap);
     ejki_cuda_constants looking = join;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Caches of 8 bits on tensor cores: codes become elements of the queries' type in registers, exactly; scales come
- * later, into scores and weights. Constants: ELEMENT, and CODE, the type of the cache.
+ * Caches of 8 bits on tensor cores: codes become float16 in registers, which has all of their values; scales come
+ * later, into scores and weights. Constant: CODE, the type of the cache.
  */
 #ifndef EJKI_PAGED_CUDA_CODES_CUH
 #define EJKI_PAGED_CUDA_CODES_CUH
@@ -22,46 +22,39 @@ DEVICE u32 coded_piece(u32 rows, int pitch, int row, int piece) {
 /* a * b + c, of both halves; products with powers of 2 are exact, subnormal numbers included. */
 DEVICE u32 fma_pair(u32 a, u32 b, u32 c) {
     u32 x;
-#if ELEMENT == BF16
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
-#else
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
-#endif
     return x;
 }
 
-#define NO_SUM 0x80008000u /* -0 */
+#if CODE == F8E4M3 && __CUDA_ARCH__ >= 890
+#define CONVERTS 1 /* by an instruction */
+#else
+#define CONVERTS 0
+#endif
 
 /* Codes 2 n and 2 n + 1 of a word. */
 DEVICE u32 pair_of_codes(u32 word, int n) {
-#if CODE == I8 && ELEMENT == BF16
-    /* 128 + the lower seven bits, less 128 or, of a negative number, 256. */
-    const u32 x = __byte_perm(word, 0x43434343, n ? 0x4342 : 0x4140);
-    return fma_pair(x & 0xff80ff80, 0xbf80bf80, x & 0xff7fff7f);
-#elif CODE == I8
+    u32 x;
+#if CODE == I8
     /* 1024 + the number + 128. */
-    return fma_pair(__byte_perm(word ^ 0x80808080, 0x64646464, n ? 0x4342 : 0x4140), 0x3c003c00, 0xe480e480);
-#else
-    /* Exponent and mantissa where those of the element are, then times what exponents differ by. */
-    const u32 x = __byte_perm(word, 0, n ? 0x3424 : 0x1404);
-#if CODE == F8E4M3 && ELEMENT == BF16
-    return fma_pair((x & 0x80008000) | (x >> 4 & 0x07f007f0), 0x7b807b80, NO_SUM);
+    x = __byte_perm(word ^ 0x80808080, 0x64646464, n ? 0x4342 : 0x4140);
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(x) : "r"(0x64806480));
+#elif CONVERTS
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(x) : "h"((u16)(word >> 16 * n)));
 #elif CODE == F8E4M3
-    return fma_pair((x & 0x80008000) | (x >> 1 & 0x3f803f80), 0x5c005c00, NO_SUM);
-#elif ELEMENT == BF16
-    return fma_pair((x & 0x80008000) | (x >> 3 & 0x0fe00fe0), 0x77807780, NO_SUM);
+    /* Exponent and mantissa where those of float16 are, then times what exponents differ by. */
+    x = __byte_perm(word, 0, n ? 0x3424 : 0x1404);
+    x = fma_pair((x & 0x80008000) | (x >> 1 & 0x3f803f80), 0x5c005c00, 0x80008000);
 #else
+    x = __byte_perm(word, 0, n ? 0x3424 : 0x1404);
+#endif
     return x;
-#endif
-#endif
 }
 
-/* Sets a bit of 0x80808080 where a code stands for what is not a finite number, which elements are made without. */
+/* Sets a bit of 0x80808080 where a code stands for NaN, which elements are made without. */
 DEVICE void look_for_nonfinite(u32 word, u32 &seen) {
-#if CODE == F8E4M3
+#if CODE == F8E4M3 && !CONVERTS
     seen |= (word & 0x7f7f7f7f) + 0x01010101;
-#elif CODE == F8E5M2 && ELEMENT == BF16
-    seen |= (word & 0x7c7c7c7c) + 0x04040404;
 #endif
 }
 

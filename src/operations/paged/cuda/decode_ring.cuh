@@ -12,7 +12,8 @@
 
 /* ---- Into the ring ---------------------------------------------------------------------------------- */
 
-/* A warp's next block to fetch. Where a block is of one page, lanes have those of its next 32 blocks. */
+/* A warp's next block to fetch. Where a block is of one page, lanes have those of its next 32 blocks, which go on from
+ * a unit to the next of the same rows. */
 struct fetcher {
     unit_cursor unit;
     int key, turn;    /* the block's first; blocks since pages were asked for */
@@ -21,19 +22,19 @@ struct fetcher {
 
 DEVICE void ask_for_pages(const paged_problem &p, fetcher &f) {
     const int lane = threadIdx.x % 32, key = f.key + (WHOLE ? lane * KEYS * WARPS : lane % KEYS);
-    f.entry = f.unit.left > 0 && key < f.unit.last ? entry_of(p, f.unit.q.pages, key) : -1;
+    f.entry = f.unit.left > 0 && key < f.unit.q.end ? entry_of(p, f.unit.q.pages, key) : -1;
     f.turn = 0;
 }
 
 /* Goes on to the unit's next block of this warp or, if it has none, to one of a later unit. */
 DEVICE void find_block(const paged_problem &p, fetcher &f) {
-    bool asks = !WHOLE || ++f.turn == 32;
+    const paged_size n = f.unit.q.s.n;
+    const int expected = f.key += KEYS * WARPS;
     while (f.unit.left > 0 && f.key >= f.unit.last) {
         next_unit<ROWS>(p, f.unit);
         f.key = f.unit.first + KEYS * (threadIdx.x / 32);
-        asks = true;
     }
-    if (asks) ask_for_pages(p, f);
+    if (!WHOLE || ++f.turn == 32 || f.key != expected || f.unit.q.s.n != n) ask_for_pages(p, f);
 }
 
 #if CODE
@@ -136,7 +137,6 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
             fetch_rows<VALUE_DIM>(p.value, aligned, head, page, row, value_at);
         }
         if (SCALED == 2) fetch_scales(p, head, page, row, stage + RING_BYTES);
-        f.key += KEYS * WARPS;
         find_block(p, f);
     }
     cp_async_commit();

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Joins parts of decode.cu or latent.cu in order: a warp for a pair of a row and a head. It is the last kernel of a
- * call: rows of sequences that are wrong become 0 here, and the last CTAs clear rows of no sequence. Constants: those
- * of few.cuh, VALUE_DIM, OVERLAP; DIRECT: 1 = rows of a sequence in one split have been written; LOOKS: 1 = look.cu was
- * not launched, and CTAs look for themselves.
+ * Joins parts of decode.cu or latent.cu: a warp for a pair of a row and a head. Runs of splits are folded, then joined
+ * in order. It is the last kernel of a call: rows of sequences that are wrong become 0 here, and the last CTAs clear
+ * rows of no sequence. Constants: those of few.cuh, VALUE_DIM, OVERLAP; RUN: splits of a run; DIRECT: 1 = rows of a
+ * sequence in one split have been written; LOOKS: 1 = look.cu was not launched, and CTAs look for themselves.
  */
 #include "operations/paged/cuda/few.cuh"
+#include "operations/paged/cuda/fold.cuh"
 #include "operations/paged/cuda/look.cuh"
 #include "operations/paged/cuda/rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS) join(const __grid_constant__ paged_arguments a) {
+extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, 2) join(const __grid_constant__ paged_arguments a) {
     const paged_problem &p = a.p;
-    const paged_size n = blockIdx.x / (p.kv_heads * a.joiners);
+    const paged_size sequence = blockIdx.x / (p.kv_heads * a.joiners);
     const int own = (int)(blockIdx.x % a.joiners), head = (int)(blockIdx.x / a.joiners % p.kv_heads);
     const int lane = threadIdx.x % 32, group = (int)p.group;
-    const bool is_rest = n >= p.sequences;
+    const bool is_rest = sequence >= p.sequences;
     few_sequence q = {};
-    if (!is_rest && n < paged_count(&p)) q = few_of<1>(p, n);
+    const bool is_there = !is_rest && sequence < paged_count(&p);
+    if (is_there) q = few_of<1>(p, sequence);
 #if LOOKS
     const bool are_starts_wrong = __syncthreads_or(are_starts_bad(p));
-    const bool is_bad = __syncthreads_or(!is_rest && n < paged_count(&p) && is_sequence_bad(p, n));
+    const bool is_bad = __syncthreads_or(is_there && is_sequence_bad(p, sequence));
 #endif
 #if OVERLAP
     wait_for_previous();
 #endif
 #if !LOOKS
-    const bool are_starts_wrong = a.flags[p.sequences], is_bad = !is_rest && a.flags[n];
+    const bool are_starts_wrong = a.flags[p.sequences], is_bad = !is_rest && a.flags[sequence];
 #endif
     if (is_rest) {
         clear_rest(a, blockIdx.x - p.sequences * p.kv_heads * a.joiners, !LOOKS, are_starts_wrong);
@@ -34,26 +36,50 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS) join(const __gr
     if (are_starts_wrong) return;
     if (is_bad && q.pairs == 0 && head == 0 && own == 0) clear_rows(p, q.s.begin, q.s.begin + q.s.rows, 0, 1);
     if (DIRECT && q.splits == 1) return;
-    enum { TOGETHER = PAGED_JOIN_THREADS / 32 };
+    /* So many warps have a pair's columns, and each loads so many parts at once. */
+    enum { TOGETHER = PAGED_JOIN_THREADS / 32, SHARES = DIRECT ? 1 : VALUE_DIM / 64 };
+    enum { LOADED = SPLITS < 16 ? SPLITS : 16 };
 #pragma unroll 1
-    for (int pair = own * TOGETHER + threadIdx.x / 32; pair < q.pairs; pair += (int)a.joiners * TOGETHER) {
-        const int r = pair / group, h = head * group + pair % group, splits = is_bad ? 0 : q.splits;
+    for (int n = own * TOGETHER + threadIdx.x / 32; n < q.pairs * SHARES; n += (int)a.joiners * TOGETHER) {
+        const int pair = n / SHARES, r = pair / group, h = head * group + pair % group, splits = is_bad ? 0 : q.splits;
         const paged_size part = part_of(a, q, r, h, 0), to = paged_row_at(&p, &p.out, q.s.begin + r, h);
         const float2 end = lane < splits ? __ldcg((const float2 *)a.ends + part + lane) : make_float2(NEG_INF, 0);
-        const float max = larger_of_lanes(end.x, 32), base = max == NEG_INF ? 0 : max;
-        const float weight = expf(end.x - base), sum = sum_of_lanes(weight != 0 ? weight * end.y : 0, 32);
-        const float factor = finish_row(p, q.s.begin + r, h, is_bad, max, sum, lane == 0);
+        const u32 there = __ballot_sync(~0u, end.x != NEG_INF);
+        float2 run = make_float2(NEG_INF, 0), factors[RUN]; /* of the run that the lane's split is in */
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const int from = lane / RUN * RUN + i;
+            factors[i] = fold_ends(run, make_float2(__shfl_sync(~0u, end.x, from), __shfl_sync(~0u, end.y, from)));
+        }
+        const float max = larger_of_lanes(run.x, 32), base = max == NEG_INF ? 0 : max;
+        const float weight = power_of_2(run.x - base);
+        const float sum = sum_of_lanes(lane % RUN == 0 && weight != 0 ? weight * run.y : 0, 32);
+        const bool writer = lane == 0 && n % SHARES == 0;
+        const float factor = finish_row(p, q.s.begin + r, h, is_bad, max * LOG_2, sum, writer);
 #pragma unroll 1
-        for (int d = 2 * lane; d < VALUE_DIM; d += 64) {
-            const float *from = a.parts + part * VALUE_DIM + d;
-            float2 x[SPLITS], out = make_float2(0, 0);
+        for (int d = n % SHARES * 64 + 2 * lane; d < VALUE_DIM; d += 64 * SHARES) {
+            float2 out = make_float2(0, 0);
+#pragma unroll 1
+            for (int first = 0; first < splits; first += LOADED) {
+                const float *from = a.parts + (part + first) * VALUE_DIM + d;
+                const u32 loaded = there >> first;
+                float2 x[LOADED];
 #pragma unroll
-            for (int i = 0; i < SPLITS; i++)
-                if (i < splits) x[i] = __ldcg((const float2 *)(from + i * VALUE_DIM));
+                for (int i = 0; i < LOADED; i++)
+                    if (loaded >> i & 1) x[i] = __ldcg((const float2 *)(from + i * VALUE_DIM));
 #pragma unroll
-            for (int i = 0; i < SPLITS; i++) {
-                const float share = __shfl_sync(~0u, weight, i);
-                if (i < splits && share != 0) out.x += share * x[i].x, out.y += share * x[i].y;
+                for (int k = 0; k < LOADED; k += RUN) {
+                    const float share = __shfl_sync(~0u, weight, first + k);
+                    float2 sums = make_float2(0, 0);
+#pragma unroll
+                    for (int i = 0; i < RUN; i++) {
+                        const float one = __shfl_sync(~0u, factors[i].x, first + k);
+                        const float2 f = make_float2(one, __shfl_sync(~0u, factors[i].y, first + k));
+                        if (loaded >> (k + i) & 1)
+                            sums.x = fold(f, sums.x, x[k + i].x), sums.y = fold(f, sums.y, x[k + i].y);
+                    }
+                    if (share != 0) out.x += share * sums.x, out.y += share * sums.y;
+                }
             }
             put_out(p, to, d, factor == 0 ? 0 : out.x * factor);
             put_out(p, to, d + 1, factor == 0 ? 0 : out.y * factor);

@@ -199,7 +199,7 @@ DEVICE bool write_rows(const paged_arguments &a, const tile &t, int split, float
         if (!is_part)
             share *= finish_row(p, token, rows.h[half], t.is_bad, t.is_bad ? NEG_INF : max, t.is_bad ? 0 : sum, writer);
         else if (writer)
-            *(float2 *)(a.ends + part * 2) = make_float2(max, sum);
+            *(float2 *)(a.ends + part * 2) = make_float2(rows.max[half] * unit, sum);
 #pragma unroll
         for (int n = 0; n < HALF / 8; n++) {
             const int d = group * HALF + n * 8 + lane % 4 * 2;
@@ -229,7 +229,7 @@ DEVICE void attend_carefully_to(const paged_arguments &a, const tile &t, int spl
         attend_carefully(p, t.q->s, t.q->pages, r, 0, h, t.first, t.last, row);
         const bool is_part = t.q->splits > 1;
         const float share = is_part ? 1 : finish_row(p, token, h, false, row.max, row.sum, lane == 0);
-        if (is_part && lane == 0) *(float2 *)(a.ends + part * 2) = make_float2(row.max, row.sum);
+        if (is_part && lane == 0) *(float2 *)(a.ends + part * 2) = make_float2(row.max * LOG2_E, row.sum);
 #pragma unroll 1
         for (int d = lane; d < VALUE_DIM; d += 32) {
             const float x = share == 0 ? 0 : row.out[d / 32] * share;

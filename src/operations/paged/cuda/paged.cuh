@@ -16,6 +16,8 @@ enum { PAGED_TILE = 16, PAGED_STEP = 32, PAGED_THREADS = 128, PAGED_CLEARING = 3
 enum { PAGED_UPDATE_HEADS = 4 }; /* of a token, that a warp writes */
 /* Keys of a sequence with few rows are dealt out to so many blocks at most, so many to each at least. */
 enum { PAGED_SPLITS = 32, PAGED_LEAST_KEYS = 256, PAGED_SPLIT_STEP = 128 };
+/* Splits whose parts are folded before they are joined; PAGED_SPLITS is a multiple. */
+enum { PAGED_RUN = 4 };
 /* Kernels with tensor cores split keys of sequences that have no more pairs of a row and a head than these. */
 enum { PAGED_FEW = 32, PAGED_JOIN_THREADS = 256 };
 /* Of latents: whose sums are many, so that a split has to be worth them. */
@@ -28,7 +30,8 @@ typedef struct paged_arguments {
     paged_size tiles; /* of a head of the keys */
     paged_size splits;
     /* Of kernels with tensor cores: sums [rows, heads, splits, value_dim] and, behind them, maxima and sums of
-     * weights [rows, heads, splits, 2]; rows are tokens or, above 0, `rows_most` of each sequence. */
+     * weights [rows, heads, splits, 2], maxima being exponents of 2; rows are tokens or, above 0, `rows_most` of each
+     * sequence. */
     float *ends;
     paged_size rows_most;
     paged_size joiners; /* CTAs of join.cu for a sequence and a KV head */
