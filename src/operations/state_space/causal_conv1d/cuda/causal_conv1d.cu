@@ -9,7 +9,7 @@
 #include "operations/state_space/causal_conv1d/problem.cuh"
 
 #define THREADS 128
-#define BATCH   (WIDTH > 8 ? 1 : 4)
+#define BATCH   (WIDTH > 8 ? 1 : GRADIENT ? 4 : 8)
 
 typedef run_of<ELEMENT, VECTOR> run;
 
@@ -94,7 +94,7 @@ DEVICE share share_of(const arguments &a) {
 
 #if !GRADIENT
 
-extern "C" __global__ void __launch_bounds__(THREADS) forward(const arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) forward(const arguments a) {
     const conv_problem &p = a.p;
     const share s = share_of(a);
     if (s.row >= p.batch) return;
