@@ -23,7 +23,7 @@ ejk_checker(python build 600 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR})
 ejk_checker(python_frameworks frameworks 900 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR} --frameworks
   -k "jax or torch or transformers or together or examples or documents") # the rest has just run
 ejk_checker(clang build 900 2 ${tools}/check_clang.py ${PROJECT_BINARY_DIR})
-ejk_checker(aarch64 build 1800 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64 run)
+ejk_checker(aarch64 build 900 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64-neon neon)
 # What takes both cores has to run before those of one, and what takes minutes of one before the rest.
 set_tests_properties(python_frameworks PROPERTIES COST 600)
 set_tests_properties(tidy clang aarch64 PROPERTIES COST 900)
