@@ -73,8 +73,7 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
  */
 static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *walk,
                                          const ejk_gpu_info *gpu) {
-    rec_layout l = {
-        .parts = 1, .warps = 4, .columns = 64, .stages = 3, .turns = 1, .wide = true};
+    rec_layout l = {.parts = 1, .warps = 4, .columns = 64, .stages = 3, .turns = 1, .wide = true};
     const int64_t blocks = rec_walk_blocks(p, &l);
     if (p->value_size % 128 == 0 && blocks > gpu->multiprocessors) l.warps = 8, l.columns = 128;
     const int64_t resident = l.warps == 4 && blocks > gpu->multiprocessors ? 2 : 1;

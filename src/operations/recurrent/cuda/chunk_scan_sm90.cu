@@ -6,7 +6,8 @@
  * chunk, and u. Where multiprocessors would be idle, TURNS blocks walk with the same columns of the state and make
  * outputs of chunks in turn.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), TURNS (1, 2), REST, KEEP.
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), TURNS (1, 2), REST,
+ * KEEP.
  */
 #define SCORES   (KEEP ? 0 : 1)
 #define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
