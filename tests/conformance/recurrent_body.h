@@ -59,11 +59,15 @@ static real inner(const struct work *w, const real *x, int64_t step_x, const rea
     return sum;
 }
 
+/*
+ * Every second order divides: of one channel there is no other order, and its gradient is what rounding leaves of a
+ * number near 1.
+ */
 static real normalise(const struct work *w, real *x) {
     const int64_t size = w->p->dk;
     if (!w->p->normalise) return 1;
-    const real factor = 1 / FN(sqrt)(inner(w, x, 1, x, 1, size) + (real)1e-6);
-    for (int64_t i = 0; i < size; i++) x[i] *= factor;
+    const real root = FN(sqrt)(inner(w, x, 1, x, 1, size) + (real)1e-6), factor = 1 / root;
+    for (int64_t i = 0; i < size; i++) x[i] = w->order % 2 ? x[i] / root : x[i] * factor;
     return factor;
 }
 
