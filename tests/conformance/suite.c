@@ -312,7 +312,6 @@ int64_t suite_run(struct suite *suite) {
                suite->seed, suite->cases, suite->filter);
     int64_t failures = run_children(suite);
     for (int32_t i = 0; i < suite->count && !suite->quiet; i++) failures += report(suite, i);
-    printf("SEEDS %ld\n", (long)suite->progress[0].next);
     return failures;
 }
 

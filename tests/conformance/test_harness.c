@@ -287,6 +287,7 @@ static struct tally found(enum fault wrong, int32_t line) {
     suite_open(&suite);
     suite.seed = 1;
     suite.cases = 0;
+    suite.full = true;
     suite.end = 0;
     suite.processes = 1;
     suite.filter = "";
