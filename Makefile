@@ -82,8 +82,8 @@ check-asan check-tsan check-valgrind: check-%:
 	@cmake --build build/$* --target tests
 	@tools/check.sh build/$* $(CTEST_OPTIONS)
 
-# Ten minutes of random masks, each run from a seed of its own, which a failure tells; the texts of kernels for GPUs with
-# all constants that the lists of kernels name; all cases of the conformance harness.
+# Ten minutes of random masks, each run from a seed of its own, which a failure tells; the texts of kernels for GPUs
+# with all constants that the lists of kernels name; all cases of the conformance harness.
 check-properties:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null

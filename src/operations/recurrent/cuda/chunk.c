@@ -5,7 +5,6 @@
 #include "operations/recurrent/cuda/chunk_plan.h"
 
 enum { PREPARE, SCAN };
-enum { REST = 32 };
 
 /* Pieces of what is multiplied: a state after the last token has the precision of floats. */
 static int64_t pieces_of(const rec_problem *p) {
@@ -57,19 +56,13 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&first, "SQUARE", l.wide);
     if (p->key_decay) ejki_cuda_add(&first, "BEFORE", p->read == REC_BEFORE);
     scan = rec_walk_constants(p, &l, walk.terms);
-    ejki_cuda_add(&scan, "REST", REST);
-    ejki_cuda_add(&scan, "KEEP", 0);
     if (p->key_decay)
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
                        "prepare_key", &first);
     else
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
                        &first);
-    if (l.wide)
-        ejki_cuda_want(&kernels, SCAN, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
-                       &scan);
-    else
-        ejki_cuda_want(&kernels, SCAN, "operations/recurrent/cuda/chunk_scan.cu", "scan", &scan);
+    rec_want_walk(&kernels, SCAN, &l, scan, false);
     launch->workspace_bytes =
         (size_t)(inverse_bytes(p, &l) + score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p));
     return ejki_cuda_ready_all(launch, &kernels);
@@ -93,12 +86,8 @@ static ejk_status run(const ejk_run *run) {
                                   .threads = REC_CHUNK_THREADS,
                                   .blocks = rec_chunks(p) * p->heads,
                                   .shared_bytes = rec_prepare_bytes(p)};
-    const ejki_cuda_work scan = {.slot = SCAN,
-                                 .threads = rec_walk_threads(&l),
-                                 .blocks = rec_walk_blocks(p, &l) + (p->packed ? REST : 0),
-                                 .shared_bytes = rec_walk_bytes(p, &walk, &l)};
     EJKI_TRY(ejki_cuda_begin(run, &first, &a));
-    return ejki_cuda_begin(run, &scan, &a);
+    return rec_begin_walk(run, SCAN, &walk, &l, &a);
 }
 
 EJKI_DECLARE(recurrent_attention_chunk_cuda, .version = 1, .priority = 1, .applicable = applicable,

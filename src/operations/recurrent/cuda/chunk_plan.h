@@ -139,6 +139,31 @@ static inline ejki_cuda_constants rec_walk_constants(const rec_problem *p, const
     return constants;
 }
 
+/* Blocks that clear what no sequence has, of packed calls. */
+enum { REC_REST = 32 };
+
+/* The walk that makes outputs, or keeps what gradients need. */
+static inline void rec_want_walk(ejki_cuda_kernels *kernels, int32_t slot, const rec_layout *l,
+                                 ejki_cuda_constants constants, bool keep) {
+    ejki_cuda_add(&constants, "REST", REC_REST);
+    ejki_cuda_add(&constants, "KEEP", keep);
+    if (l->wide)
+        ejki_cuda_want(kernels, slot, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
+                       &constants);
+    else
+        ejki_cuda_want(kernels, slot, "operations/recurrent/cuda/chunk_scan.cu", "scan",
+                       &constants);
+}
+static inline ejk_status rec_begin_walk(const ejk_run *run, int32_t slot, const rec_walk *walk,
+                                        const rec_layout *l, rec_chunked *a) {
+    const rec_problem *p = &a->p;
+    const ejki_cuda_work work = {.slot = slot,
+                                 .threads = rec_walk_threads(l),
+                                 .blocks = rec_walk_blocks(p, l) + (p->packed ? REC_REST : 0),
+                                 .shared_bytes = rec_walk_bytes(p, walk, l)};
+    return ejki_cuda_begin(run, &work, a);
+}
+
 /* Sizes and types of chunks. */
 static inline bool rec_chunk_sizes_fit(const rec_problem *p) {
     const bool is_bf16 = p->view[REC_QUERY].dtype == EJK_DTYPE_BF16 &&

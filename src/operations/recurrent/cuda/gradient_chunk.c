@@ -9,7 +9,6 @@
 #include "operations/recurrent/cuda/gradient.cuh"
 
 enum { PREPARE, KEEP, BACK, ROWS, SPREAD, TOTAL };
-enum { REST = 32 };
 
 /* Pieces of what is multiplied: gradients in floats have their precision. */
 static int64_t pieces_of(const rec_problem *p) {
@@ -80,19 +79,13 @@ static bool applicable(const void *problem) {
 /* Kernels of the walks there and back. */
 static void want_walks(const rec_problem *p, const rec_layout *there, const rec_layout *back,
                        ejki_cuda_kernels *kernels) {
-    ejki_cuda_constants keep = rec_walk_constants(p, there, pieces_of(p));
-    ejki_cuda_constants over = rec_walk_constants(p, back, pieces_of(p));
-    ejki_cuda_add(&keep, "REST", REST);
-    ejki_cuda_add(&keep, "KEEP", 1);
-    if (there->wide) {
-        ejki_cuda_want(kernels, KEEP, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
-                       &keep);
+    const ejki_cuda_constants over = rec_walk_constants(p, back, pieces_of(p));
+    rec_want_walk(kernels, KEEP, there, rec_walk_constants(p, there, pieces_of(p)), true);
+    if (there->wide)
         ejki_cuda_want(kernels, BACK, "operations/recurrent/cuda/chunk_back_sm90.cu", "back_sm90",
                        &over);
-    } else {
-        ejki_cuda_want(kernels, KEEP, "operations/recurrent/cuda/chunk_scan.cu", "scan", &keep);
+    else
         ejki_cuda_want(kernels, BACK, "operations/recurrent/cuda/chunk_back.cu", "back", &over);
-    }
 }
 
 /* Gradients that are stored as they are made: rounded, of heads of their own, and of all tokens. */
