@@ -182,9 +182,16 @@ static bool measure_case(const bench_state *state, ejk_context *context, bench_c
            bench_gpu_measure_first(bench, context, &out->gpu);
 }
 
+static bench_request request_of(const bench_state *state, const op_call *call,
+                                const ejk_inputs *inputs) {
+    return (bench_request){call, inputs,
+                           state->wish->cold ? BENCH_ROTATE : BENCH_ROTATE_BY_INTENSITY,
+                           state->device, state->stream};
+}
+
 static bool measure_with(const bench_state *state, ejk_context *context, bench_case *bench,
                          const op_call *other, const ejk_inputs *inputs, bench_result *out) {
-    const bench_request request = {other, inputs, state->wish->cold, state->device, state->stream};
+    const bench_request request = request_of(state, other, inputs);
     bench_case beside;
     if (!bench_case_open(&request, context, &beside)) return false;
     out->beside = line_text(other->kernel, other->args, inputs);
@@ -230,8 +237,8 @@ static int rows_in_all(const bench_state *state) {
 }
 
 static bool add_result(bench_state *state, const line_call *line, int32_t threads) {
-    const bench_request request = {&line->call, ejk_problem_inputs(line->problem),
-                                   state->wish->cold, state->device, state->stream};
+    const bench_request request =
+        request_of(state, &line->call, ejk_problem_inputs(line->problem));
     ejk_context *context;
     bench_case bench;
     if (!with_context(state, threads, &context)) return false;
@@ -293,7 +300,7 @@ static bool measure_host(bench_state *state, const line_call *line) {
     bench_case bench;
     if (!with_context(state, 1, &context)) return false;
     bool measured = tiny_line(state, line, context, &tiny);
-    const bench_request request = {&tiny.call, ejk_problem_inputs(tiny.problem), false,
+    const bench_request request = {&tiny.call, ejk_problem_inputs(tiny.problem), BENCH_KEEP,
                                    state->device, state->stream};
     if (measured && tiny.problem && (measured = bench_case_open(&request, context, &bench))) {
         host_facts *host = &state->host;

@@ -44,11 +44,18 @@ typedef struct bench_case {
     void *memory;
 } bench_case;
 
+/* Whether runs find inputs in caches. */
+typedef enum bench_rotation {
+    BENCH_ROTATE_BY_INTENSITY, /* copies rotate where the plan lives from memory */
+    BENCH_ROTATE,              /* they do, whatever the arithmetic intensity */
+    BENCH_KEEP,                /* one copy: host cost is that of a call whose inputs are at hand */
+} bench_rotation;
+
 /* What a case is made from. */
 typedef struct bench_request {
     const op_call *call;      /* as line_read() has it */
     const ejk_inputs *inputs; /* what is wished of their contents */
-    bool cold;                /* rotate inputs, whatever the arithmetic intensity */
+    bench_rotation rotation;
     int32_t device;           /* on which tensors lie; -1 = the CPU */
     void *stream;             /* the context's */
 } bench_request;

@@ -153,7 +153,8 @@ static bool fill_copy(const bench_case *bench, ejk_context *context, const ejk_i
 static bool allocate(bench_case *bench, ejk_context *context, const bench_request *request) {
     const ejk_kernel *kernel = bench->call.kernel;
     int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
-    bench->cold = inputs > 0 && (request->cold || ejk_plan_is_memory_bound(bench->plan));
+    bench->cold = inputs > 0 && request->rotation != BENCH_KEEP &&
+                  (request->rotation == BENCH_ROTATE || ejk_plan_is_memory_bound(bench->plan));
     int64_t copies = copies_of(bench, context, inputs);
     if (!allocate_memory(bench, copies * inputs + outputs)) return false;
     bench->args = calloc((size_t)copies, sizeof *bench->args);
