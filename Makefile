@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-python check-gpu-python docs-python wheel wheel-aarch64 check-pip check-gpu check-long
+.PHONY: all demo test check check-python check-gpu-python docs-python wheel wheel-aarch64 check-pip check-gpu check-long
 .PHONY: check-properties check-aarch64 check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
@@ -22,6 +22,10 @@ demo: all
 	build/examples/bytemix --weights 4bit examples/data/bytemix
 	build/examples/serve --timeline build/timeline.svg examples/data/requests.txt
 
+# What has to pass before a change lands; CI runs it.
+test: check check-python
+	@tools/check_total.sh build
+
 check:
 	@mkdir -p build && date +%s >build/check.start
 	@tools/setup.sh check
@@ -29,13 +33,12 @@ check:
 	@cmake --build build --target all tests
 	@tools/check.sh build
 
-# The Python package on the library of build/, in JAX, PyTorch and transformers, too; `make check` has it with half the
-# calls.
+# The Python package in JAX, PyTorch and transformers; `make check` has it in NumPy.
 check-python:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null
 	@cmake --build build --target ejkernel ejk conformance_calls
-	@EJK_TEST_FULL=1 tools/check_python.sh build --frameworks
+	@EJK_CHECK_RECORD=check-python tools/check.sh build -C frameworks -L frameworks
 
 # Every operation on a GPU through NumPy, JAX and PyTorch; says that it was skipped where there is no GPU.
 check-gpu-python:
@@ -83,7 +86,7 @@ check-asan check-tsan check-valgrind: check-%:
 	@tools/check.sh build/$* $(CTEST_OPTIONS)
 
 # Ten minutes of random masks, each run from a seed of its own, which a failure tells; the texts of kernels for GPUs
-# with all constants that the lists of kernels name; all cases of the conformance harness.
+# with all constants that the lists of kernels name; all cases of the conformance harness, in Python's frameworks, too.
 check-properties:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null

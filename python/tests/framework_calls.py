@@ -17,7 +17,7 @@ BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def few(count):
-    """So many calls of an operation with EJK_TEST_FULL, which `make check-python` sets, else half of them."""
+    """So many calls of an operation with EJK_TEST_FULL, which `ctest -C long` sets, else half of them."""
     return count if "EJK_TEST_FULL" in os.environ else (count + 1) // 2
 
 
