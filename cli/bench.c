@@ -237,8 +237,7 @@ static int rows_in_all(const bench_state *state) {
 }
 
 static bool add_result(bench_state *state, const line_call *line, int32_t threads) {
-    const bench_request request =
-        request_of(state, &line->call, ejk_problem_inputs(line->problem));
+    const bench_request request = request_of(state, &line->call, ejk_problem_inputs(line->problem));
     ejk_context *context;
     bench_case bench;
     if (!with_context(state, threads, &context)) return false;

@@ -56,8 +56,8 @@ typedef struct bench_request {
     const op_call *call;      /* as line_read() has it */
     const ejk_inputs *inputs; /* what is wished of their contents */
     bench_rotation rotation;
-    int32_t device;           /* on which tensors lie; -1 = the CPU */
-    void *stream;             /* the context's */
+    int32_t device; /* on which tensors lie; -1 = the CPU */
+    void *stream;   /* the context's */
 } bench_request;
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out);

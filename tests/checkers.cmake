@@ -22,8 +22,8 @@ ejk_checker(install build 120 1 ${tools}/check_install.sh ${PROJECT_BINARY_DIR})
 ejk_checker(python build 600 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR})
 ejk_checker(clang build 900 2 ${tools}/check_clang.py ${PROJECT_BINARY_DIR})
 ejk_checker(aarch64 build 900 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64-neon neon)
-# ejk_frameworks(<name> <configuration> [<variable>=<value>…]): the package in JAX, PyTorch and transformers, without what
-# `python` runs.
+# ejk_frameworks(<name> <configuration> [<variable>=<value>…]): the package in JAX, PyTorch and transformers, without
+# what `python` runs.
 function(ejk_frameworks name configuration)
   add_test(NAME ${name} CONFIGURATIONS ${configuration} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     COMMAND ${tools}/check_python.sh ${PROJECT_BINARY_DIR} --frameworks -n 2

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of a build folder and ends with the line `N passed, N failed, N skipped`, counted from
 # ctest's own record; before it says how long that took, since the second in <build folder>/check.start if there is one,
-# as `make check` leaves it, building included. Fails if a test failed or none ran. The record is check.xml, the line also
-# in check.txt, or of the name that EJK_CHECK_RECORD gives in place of check.
+# as `make check` leaves it, building included. Fails if a test failed or none ran. The record is check.xml, the line
+# also in check.txt, or of the name that EJK_CHECK_RECORD gives in place of check.
 # Usage: check.sh <build folder> [ctest options]
 set -u
 limit=15 # minutes that `make check` may take from nothing on two cores

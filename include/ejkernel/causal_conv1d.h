@@ -32,8 +32,8 @@
 extern "C" {
 #endif
 
-/** Configuration: nothing to choose but the platform. */
-#define EJK_CAUSAL_CONV1D_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R)
+/** Configuration: the platform, and how memory is prefetched. */
+#define EJK_CAUSAL_CONV1D_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R) EJK_PREFETCH_PARAMS(F, R)
 
 EJK_RECORD_STRUCT(ejk_causal_conv1d_config, EJK_CAUSAL_CONV1D_CONFIG);
 extern EJK_API const ejk_record ejk_causal_conv1d_config_record;

@@ -26,8 +26,8 @@
 extern "C" {
 #endif
 
-/** Configuration: nothing to choose but the platform. */
-#define EJK_GATED_RMS_NORM_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R)
+/** Configuration: the platform, and how memory is prefetched. */
+#define EJK_GATED_RMS_NORM_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R) EJK_PREFETCH_PARAMS(F, R)
 
 EJK_RECORD_STRUCT(ejk_gated_rms_norm_config, EJK_GATED_RMS_NORM_CONFIG);
 extern EJK_API const ejk_record ejk_gated_rms_norm_config_record;

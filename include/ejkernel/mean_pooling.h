@@ -27,8 +27,8 @@
 extern "C" {
 #endif
 
-/** Configuration: nothing to choose but the platform. */
-#define EJK_MEAN_POOLING_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R)
+/** Configuration: the platform, and how memory is prefetched. */
+#define EJK_MEAN_POOLING_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R) EJK_PREFETCH_PARAMS(F, R)
 
 EJK_RECORD_STRUCT(ejk_mean_pooling_config, EJK_MEAN_POOLING_CONFIG);
 extern EJK_API const ejk_record ejk_mean_pooling_config_record;

@@ -21,6 +21,11 @@
 extern "C" {
 #endif
 
+/** How memory that is soon read is prefetched. Unset = chosen by the library. */
+#define EJK_PREFETCH_PARAMS(F, R)                                                                  \
+    F(OPT_INT, prefetch_hint, EJK_OPTIONAL, "unset", "", "cache that memory is prefetched into")   \
+    F(OPT_INT, prefetch_bytes, EJK_OPTIONAL, "unset", "bytes", "prefetch distance")
+
 /** Parameters of a forward pass. Unset = chosen by the library. */
 #define EJK_FWD_PARAMS(F, R)                                                                       \
     F(OPT_INT, blocksize_m, EJK_OPTIONAL, "unset", "rows", "block of the output's rows")           \
@@ -33,8 +38,7 @@ extern "C" {
     F(OPT_INT, num_key_splits, EJK_OPTIONAL, "unset", "", "parts the keys are split into")         \
     F(OPT_INT, num_warps, EJK_OPTIONAL, "unset", "warps", "warps of a GPU block")                  \
     F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")                  \
-    F(OPT_INT, prefetch_hint, EJK_OPTIONAL, "unset", "", "cache that memory is prefetched into")   \
-    F(OPT_INT, prefetch_bytes, EJK_OPTIONAL, "unset", "bytes", "prefetch distance")
+    EJK_PREFETCH_PARAMS(F, R)
 
 /** Parameters of a backward pass. */
 #define EJK_BWD_PARAMS(F, R)                                                                       \

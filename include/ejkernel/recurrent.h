@@ -59,7 +59,8 @@ extern "C" {
 /** Configuration of all of them: how to compute, never what. */
 #define EJK_RECURRENT_CONFIG(F, R)                                                                 \
     EJK_BASE_OPERATION_CONFIG(F, R)                                                                \
-    F(OPT_INT, chunk_size, EJK_OPTIONAL, "unset", "tokens", "tokens that are computed at once")
+    F(OPT_INT, chunk_size, EJK_OPTIONAL, "unset", "tokens", "tokens that are computed at once")    \
+    EJK_PREFETCH_PARAMS(F, R)
 
 EJK_RECORD_STRUCT(ejk_recurrent_config, EJK_RECURRENT_CONFIG);
 extern EJK_API const ejk_record ejk_recurrent_config_record;

@@ -2,7 +2,7 @@
 /*
  * gated_rms_norm in vectors. A worker takes groups in the order of memory, as many at once as have BATCH components,
  * up to MOST_GROUPS: squares of all are summed, in two or four sums each, the scales are made together, and all are
- * read again from the cache. Lines 16 KiB ahead are prefetched by PREFETCHT1. Where the gate comes first, products are
+ * read again from the cache, while lines ahead are prefetched. Where the gate comes first, products are
  * kept as floats. Results of calls larger than a cache go past the caches, which would read their lines first.
  */
 #include "kernels/simd/vec.h"
@@ -19,15 +19,17 @@ typedef struct group {
 
 typedef struct batch {
     const norm_problem *p;
+    prefetching how;
     int64_t count;
     group groups[MOST_GROUPS];
     float scales[MOST_GROUPS];
 } batch;
 
 /* In the pass that computes most: prefetches faster than lines come are dropped. */
-INLINE void ask_next(const ejk_dtype dtype, const gate_kind gate, const group *g, int64_t d) {
-    prefetch(dtype, g->next_x, d);
-    if (gate != GATE_NONE) prefetch(dtype, g->next_gate, d);
+INLINE void prefetch_next(const ejk_dtype dtype, const gate_kind gate, prefetching how,
+                          const group *g, int64_t d) {
+    prefetch(dtype, how, g->next_x, d);
+    if (gate != GATE_NONE) prefetch(dtype, how, g->next_gate, d);
 }
 
 /* ---- Squares ----------------------------------------------------------------------------------------- */
@@ -41,11 +43,12 @@ INLINE vf normed_of(const ejk_dtype dtype, const gate_kind gate, const group *g,
     return product;
 }
 
-INLINE vf squares_of(const ejk_dtype dtype, const gate_kind gate, const group *g, int64_t size) {
+INLINE vf squares_of(const ejk_dtype dtype, const gate_kind gate, prefetching how, const group *g,
+                     int64_t size) {
     vf sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
     int64_t d = 0;
     for (int64_t k = 0; d + 2 * VL <= size; d += 2 * VL, k ^= 2) {
-        if (gate != GATE_NONE) ask_next(dtype, gate, g, d);
+        if (gate != GATE_NONE) prefetch_next(dtype, gate, how, g, d);
         const vf a = normed_of(dtype, gate, g, (lanes){.d = d, .half = 0});
         const vf b = normed_of(dtype, gate, g, (lanes){.d = d, .half = 1});
         sum[0] = v_fma(a, a, sum[0]);
@@ -67,7 +70,7 @@ INLINE vf squares_of(const ejk_dtype dtype, const gate_kind gate, const group *g
 INLINE void take_squares(const ejk_dtype dtype, const gate_kind gate, batch *b) {
     vf sums[MOST_GROUPS];
     for (int64_t k = 0; k < b->count; k++)
-        sums[k] = squares_of(dtype, gate, &b->groups[k], b->p->group);
+        sums[k] = squares_of(dtype, gate, b->how, &b->groups[k], b->p->group);
     scales_of(b->p, sums, b->count, b->scales);
 }
 
@@ -84,10 +87,11 @@ INLINE vf result_of(const ejk_dtype dtype, const gate_kind gate, const bool prod
 }
 
 INLINE void write_group(const ejk_dtype dtype, const gate_kind gate, const bool products,
-                        const bool stream, const group *g, vf scale, int64_t size) {
+                        const bool stream, prefetching how, const group *g, vf scale,
+                        int64_t size) {
     int64_t d = 0;
     for (; d + 2 * VL <= size; d += 2 * VL) {
-        if (!products) ask_next(dtype, gate, g, d);
+        if (!products) prefetch_next(dtype, gate, how, g, d);
         const vf a = result_of(dtype, gate, products, g, scale, (lanes){.d = d, .half = 0});
         const vf b = result_of(dtype, gate, products, g, scale, (lanes){.d = d, .half = 1});
         v_narrow_halves(dtype, stream, element_at(dtype, g->out, d), a, b);
@@ -102,7 +106,7 @@ INLINE void write_group(const ejk_dtype dtype, const gate_kind gate, const bool 
 INLINE void write_groups(const ejk_dtype dtype, const gate_kind gate, const bool products,
                          const bool stream, const batch *b) {
     for (int64_t k = 0; k < b->count; k++)
-        write_group(dtype, gate, products, stream, &b->groups[k], v_set1(b->scales[k]),
+        write_group(dtype, gate, products, stream, b->how, &b->groups[k], v_set1(b->scales[k]),
                     b->p->group);
 }
 
@@ -141,10 +145,10 @@ static void work(void *argument, int64_t index) {
     const int64_t most = batch_of(p), end = p->rows * (index + 1) / run->workers;
     float *weights = (float *)run->workspace + index * own_floats(p);
     float *products = weights + own_floats(p) - most * room_of(p);
-    batch b = {.p = p};
+    batch b = {.p = p, .how = prefetching_of(run->parameters)};
     place at = place_of(p, p->rows * index / run->workers), next = at;
     if (p->width == 0 || at.row >= end) return;
-    for (int64_t i = groups_ahead(p); i > 0 && next.row < p->rows; i--) next_group(p, &next);
+    for (int64_t i = groups_ahead(p, b.how); i > 0 && next.row < p->rows; i--) next_group(p, &next);
     take_weights(p, weights);
     while (at.row < end) {
         for (b.count = 0; b.count < most && at.row < end; b.count++, next_group(p, &at)) {
@@ -165,4 +169,5 @@ static void work(void *argument, int64_t index) {
 
 EJKI_DEFINE_RUN(work)
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = norm_parameters, .parameter_count = 2,
+             .prepare = prepare, .run = run)

@@ -10,12 +10,13 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/unroll.h"
 #include "kernels/simd/vec_halves.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-/* Bytes between what is read and what is prefetched. Groups whose sums are taken together, up to BATCH components. */
-enum { AHEAD = 16384, LINE = 64, MOST_GROUPS = 16, BATCH = 4096 };
+/* Groups whose sums are taken together, up to BATCH components. */
+enum { LINE = 64, MOST_GROUPS = 16, BATCH = 4096 };
 /* Bytes of results from which on they go past the caches. */
 enum { STREAMED = 4 << 20 };
 
@@ -55,9 +56,9 @@ INLINE void *group_at(const ejk_dtype dtype, const norm_rows *rows, const place 
                           at->axis[2] * rows->stride[2] + at->group);
 }
 
-/* Groups that lie AHEAD bytes apart. */
-static inline int64_t groups_ahead(const norm_problem *p) {
-    return ejki_cdiv(AHEAD, ejki_max(p->group * element_size((ejk_dtype)p->dtype), 1));
+/* Groups that lie the prefetch distance apart. */
+static inline int64_t groups_ahead(const norm_problem *p, prefetching how) {
+    return ejki_cdiv(how.bytes, ejki_max(p->group * element_size((ejk_dtype)p->dtype), 1));
 }
 
 /* Groups of a batch, and floats of one group. */
@@ -76,6 +77,8 @@ static inline bool norm_streams(const norm_problem *p, const norm_rows *to) {
            to->stride[1] % line == 0 && to->stride[2] % line == 0;
 }
 
+static const ejk_parameter norm_parameters[] = {PREFETCH_HINT, PREFETCH_BYTES(16384)};
+
 /* ---- Elements ---------------------------------------------------------------------------------------- */
 
 /* VL components of a group: half 0 or 1 of 2 VL, or the last ones, of which `left` count. */
@@ -93,10 +96,10 @@ INLINE int64_t floats_at(const lanes l) {
 }
 
 /* Prefetches the lines of 2 VL elements. */
-INLINE void prefetch(const ejk_dtype dtype, const void *group, int64_t d) {
+INLINE void prefetch(const ejk_dtype dtype, prefetching how, const void *group, int64_t d) {
     const int64_t line = LINE / element_size(dtype);
     for (int64_t i = -d & (line - 1); i < 2 * VL; i += line)
-        __builtin_prefetch(element_at(dtype, group, d + i), 0, 2);
+        prefetch_line(how, element_at(dtype, group, d + i));
 }
 
 INLINE vf gate_value(const ejk_dtype dtype, const gate_kind gate, vf z) {

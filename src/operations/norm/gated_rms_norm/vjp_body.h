@@ -25,6 +25,7 @@ typedef struct group {
 
 typedef struct batch {
     const norm_problem *p;
+    prefetching how;
     int64_t count;
     group groups[MOST_GROUPS];
     float scales[MOST_GROUPS], means[MOST_GROUPS];
@@ -73,9 +74,9 @@ INLINE void take_sums(const ejk_dtype dtype, const gate_kind gate, const bool fi
         vf squares[2] = {v_zero(), v_zero()}, products[2] = {v_zero(), v_zero()};
         int64_t d = 0;
         for (; d + 2 * VL <= size; d += 2 * VL) {
-            prefetch(dtype, g->next_x, d);
-            prefetch(dtype, g->next_cotangent, d);
-            if (gate != GATE_NONE) prefetch(dtype, g->next_gate, d);
+            prefetch(dtype, b->how, g->next_x, d);
+            prefetch(dtype, b->how, g->next_cotangent, d);
+            if (gate != GATE_NONE) prefetch(dtype, b->how, g->next_gate, d);
             EJKI_UNROLL for (int half = 0; half < 2; half++)
                 add_parts(dtype, gate, first, g, (lanes){.d = d, .half = half}, &squares[half],
                           &products[half]);
@@ -208,10 +209,10 @@ static void work(void *argument, int64_t index) {
     float *weights = (float *)run->workspace + index * own_floats(p);
     float *logistics = weights + row_room(p);
     const int64_t blocks = blocks_of(p), end = blocks * (index + 1) / run->workers;
-    batch b = {.p = p};
+    batch b = {.p = p, .how = prefetching_of(run->parameters)};
     place at = place_of(p, blocks * index / run->workers * ROWS), next = at;
     if (p->width == 0 || at.row >= p->rows) return;
-    for (int64_t i = groups_ahead(p); i > 0 && next.row < p->rows; i--) next_group(p, &next);
+    for (int64_t i = groups_ahead(p, b.how); i > 0 && next.row < p->rows; i--) next_group(p, &next);
     take_weights(p, weights);
     for (int64_t n = at.row / ROWS; n < end; n++) {
         float *sums = sums_of(run) + n * row_room(p);
@@ -260,4 +261,5 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = norm_parameters, .parameter_count = 2,
+             .prepare = prepare, .run = run)

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mean_pooling in vectors, as docs/kernels/mean_pooling.md describes it: ROWS tokens at a time onto float32 sums,
- * SEGMENT of them by themselves. Each line prefetches one AHEAD bytes on by PREFETCHT1: on Zen 4 prefetches into L1
- * hardly overlap.
+ * SEGMENT of them by themselves. Each line that is read prefetches another.
  */
 #include "kernels/simd/vec.h"
 
 #include "base/base.h"
 #include "kernels/declare.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/vec_element.h"
 #include "operations/pooling/mean_pooling/problem.cuh"
 
 /* Columns of a task at most: two rows of float32 sums of that many fit an L2 cache with room to spare. */
-enum { COLUMNS = 16384, SEGMENT = 128, ROWS = 4, LINE = 64, AHEAD = 32768 };
+enum { COLUMNS = 16384, SEGMENT = 128, ROWS = 4, LINE = 64 };
 
 /* Adds `rows` tokens, a constant, to the sums in their order. */
 INLINE void add_tokens(const ejk_dtype dtype, const int rows, const void *x, int64_t stride,
-                       int64_t size, float *sums) {
+                       int64_t size, prefetching how, float *sums) {
     const int64_t line = LINE / element_size(dtype);
     int64_t c = 0;
     for (; c + line <= size; c += line) {
-        for (int r = 0; r < rows; r++)
-            __builtin_prefetch((const char *)element_at(dtype, x, r * stride + c) + AHEAD, 0, 2);
+        for (int r = 0; r < rows; r++) prefetch_behind(how, element_at(dtype, x, r * stride + c));
         for (int64_t k = c; k < c + line; k += VL) {
             vf sum = v_load(sums + k);
             for (int r = 0; r < rows; r++)
@@ -40,7 +39,7 @@ INLINE void add_tokens(const ejk_dtype dtype, const int rows, const void *x, int
 
 /* Sums of `tokens` tokens; `own` is room for those of a segment. */
 INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_t tokens,
-                    int64_t size, float *sums, float *own) {
+                    int64_t size, prefetching how, float *sums, float *own) {
     memset(sums, 0, (size_t)size * sizeof *sums);
     for (int64_t first = 0; first < tokens; first += SEGMENT) {
         const int64_t end = ejki_min(tokens, first + SEGMENT);
@@ -48,9 +47,9 @@ INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_
         int64_t t = first;
         if (first) memset(own, 0, (size_t)size * sizeof *own);
         for (; t + ROWS <= end; t += ROWS)
-            add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, to);
+            add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, how, to);
         for (; t < end; t++)
-            add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, to);
+            add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, how, to);
         for (int64_t c = 0; first && c < size; c += VL) {
             const int64_t n = ejki_min(size - c, VL);
             v_store_first(sums + c, v_add(v_load_first(sums + c, n), v_load_first(own + c, n)), n);
@@ -60,11 +59,11 @@ INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_
 
 /* Elements of `from`, floats or of the type, divided by `count`; of `next` a line a vector is prefetched. */
 INLINE void divide(const ejk_dtype from_dtype, const ejk_dtype to_dtype, const void *from,
-                   int64_t size, float count, void *to, const char *next) {
+                   int64_t size, float count, void *to, prefetching how, const char *next) {
     const vf divisor = v_set1(count);
     for (int64_t c = 0; c < size; c += VL) {
         const int64_t left = ejki_min(size - c, VL);
-        __builtin_prefetch(next + c / VL * LINE + AHEAD, 0, 2);
+        prefetch_behind(how, next + c / VL * LINE);
         const vf value = v_widen_some(from_dtype, element_at(from_dtype, from, c), left);
         v_narrow_some(to_dtype, element_at(to_dtype, to, c), v_div(value, divisor), left);
     }
@@ -75,6 +74,7 @@ typedef struct task {
     const pool_problem *p;
     ejki_item at;
     ejki_size first, size;
+    prefetching how;
     float *sums, *own;
 } task;
 
@@ -86,10 +86,10 @@ INLINE void mean(const ejk_dtype dtype, const task *t) {
     const pool_problem *p = t->p;
     const ejki_range range = ejki_chunk_of_row(&p->chunks, t->at.step);
     const ejki_size tokens = range.end - range.begin;
-    add_all(dtype, place_of(dtype, t, &p->x, range.begin), p->x.step, tokens, t->size, t->sums,
-            t->own);
+    add_all(dtype, place_of(dtype, t, &p->x, range.begin), p->x.step, tokens, t->size, t->how,
+            t->sums, t->own);
     divide(EJK_DTYPE_F32, dtype, t->sums, t->size, (float)ejki_max(tokens, 1),
-           place_of(dtype, t, &p->y, t->at.step), place_of(dtype, t, &p->x, range.end));
+           place_of(dtype, t, &p->y, t->at.step), t->how, place_of(dtype, t, &p->x, range.end));
 }
 
 /* Tokens from t->at.step on that share a row, up to `end`; returns behind them. */
@@ -101,7 +101,7 @@ INLINE ejki_size share(const ejk_dtype dtype, const task *t, ejki_size end) {
     memset(t->sums, 0, bytes);
     if (range.row >= 0)
         divide(dtype, dtype, place_of(dtype, t, &p->y, range.row), t->size,
-               (float)(range.end - range.begin), t->sums, (const char *)t->own);
+               (float)(range.end - range.begin), t->sums, t->how, (const char *)t->own);
     for (ejki_size token = t->at.step; token < stop; token++)
         memcpy(place_of(dtype, t, &p->x, token), t->sums, bytes);
     return stop;
@@ -140,7 +140,8 @@ static void work(void *argument, int64_t index) {
     const pool_problem *p = run->problem;
     const ejki_size columns = columns_of(p, run->workers), tasks = tasks_of(p, columns);
     const ejki_size cuts = ejki_cdiv(p->runs.width, columns);
-    task t = {.p = p, .sums = (float *)run->workspace + index * 2 * columns};
+    task t = {.p = p, .how = prefetching_of(run->parameters)};
+    t.sums = (float *)run->workspace + index * 2 * columns;
     t.own = t.sums + columns;
     for (ejki_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
         t.at = ejki_item_at(&p->runs, steps_of(p), n / cuts);
@@ -157,4 +158,6 @@ static void work(void *argument, int64_t index) {
 }
 
 EJKI_DEFINE_RUN(work)
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+static const ejk_parameter parameters_of_line[] = {PREFETCH_HINT, PREFETCH_BYTES(32768)};
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = parameters_of_line, .parameter_count = 2,
+             .prepare = prepare, .run = run)

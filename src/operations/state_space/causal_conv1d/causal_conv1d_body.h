@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * causal_conv1d in vectors. A task is SEGMENT tokens of up to COLUMNS channels, four tokens at a time; lines 32 KiB
- * ahead, which is four tokens of floats, are prefetched meanwhile, by PREFETCHT1 as those into L1 hardly overlap on
- * Zen 4. Results of calls larger than a cache go past the caches, which would read their lines first. States follow
- * when all results are there, as one that is updated in place is read until then.
+ * causal_conv1d in vectors. A task is SEGMENT tokens of up to COLUMNS channels, four tokens at a time; rows ahead, four
+ * of floats where a task has all columns, are prefetched meanwhile. Results of calls larger than a cache go past the
+ * caches, which would read their lines first. States follow when all results are there, as one that is updated in place
+ * is read until then.
  */
 #include "kernels/simd/vec.h"
 
@@ -25,17 +25,13 @@ INLINE void results(const ejk_dtype dtype, const int width, const int tokens, co
 
 INLINE void group_of(const ejk_dtype dtype, const int width, const int tokens, const int silu,
                      const bool stream, const tile *t, const void *const *rows, void *const *out) {
-    const int64_t ahead = 4 * TOKENS * t->p->x.step; /* as many rows of half the size, in 16 bits */
-    const int64_t step = 2 * VL * element_size(dtype);
+    const int64_t line = LINE / element_size(dtype);
     vf sum[2][TOKENS];
     int64_t c = 0;
     for (; c + 2 * VL <= t->columns; c += 2 * VL) {
-        for (int64_t line = -(c * element_size(dtype)) & (LINE - 1); line < step; line += LINE)
+        for (int64_t i = -c & (line - 1); i < 2 * VL; i += line)
             for (int r = 0; r < tokens; r++)
-                __builtin_prefetch(
-                    (const void *)((uintptr_t)element_at(dtype, rows[r + width - 1], c) +
-                                   (uintptr_t)(line + ahead)),
-                    0, 2);
+                prefetch_row(dtype, t, rows[r + width - 1], c + i, t->p->x.step);
         EJKI_UNROLL for (int half = 0; half < 2; half++)
             results(dtype, width, tokens, silu, t, rows, (lanes){.c = c, .half = half}, sum[half]);
         EJKI_UNROLL for (int r = 0; r < tokens; r++)
@@ -151,7 +147,7 @@ static void work(void *argument, int64_t index) {
         const int64_t first = k / segments / p->batch * stride, row = k / segments % p->batch;
         if (first != t.first)
             tile_open((ejk_dtype)p->dtype, &t, p, first, ejki_min(p->channels - first, stride),
-                      stride, memory);
+                      stride, prefetching_of(run->parameters), memory);
         const int64_t end = ejki_min((k % segments + 1) * SEGMENT, s->tokens);
         for (int64_t token = k % segments * SEGMENT; token < end;) {
             const int64_t n = seq_find(s, row, token), stop = seq_stop(s, n, token, end);
@@ -199,4 +195,7 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+static const ejk_parameter parameters_of_line[] = {PREFETCH_HINT,
+                                                   PREFETCH_BYTES(4 * TOKENS * COLUMNS)};
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = parameters_of_line, .parameter_count = 2,
+             .prepare = prepare, .run = run)

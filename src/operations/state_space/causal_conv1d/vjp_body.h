@@ -50,12 +50,6 @@ INLINE void d_sums_at(const ejk_dtype dtype, const int width, const int tokens, 
     }
 }
 
-INLINE void prefetch(const ejk_dtype dtype, const void *row, int64_t c, int64_t distance) {
-    const int64_t bytes = distance * element_size(dtype);
-    __builtin_prefetch((const void *)((uintptr_t)element_at(dtype, row, c) + (uintptr_t)bytes), 0,
-                       2);
-}
-
 INLINE void d_sums_of(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
                       const void *const *rows, const void *const *cotangents, float *to,
                       const bool own) {
@@ -64,8 +58,8 @@ INLINE void d_sums_of(const ejk_dtype dtype, const int width, const int tokens, 
     for (; c + 2 * VL <= columns; c += 2 * VL) {
         for (int64_t i = -c & (line - 1); i < 2 * VL; i += line)
             for (int r = 0; r < tokens; r++) {
-                prefetch(dtype, rows[r + width - 1], c + i, TOKENS * s->t.p->x.step);
-                prefetch(dtype, cotangents[r], c + i, TOKENS * s->t.p->y.step);
+                prefetch_row(dtype, &s->t, rows[r + width - 1], c + i, s->t.p->x.step);
+                prefetch_row(dtype, &s->t, cotangents[r], c + i, s->t.p->y.step);
             }
         EJKI_UNROLL for (int half = 0; half < 2; half++) d_sums_at(
             dtype, width, tokens, s, rows, cotangents, to, own, (lanes){.c = c, .half = half});
@@ -225,10 +219,11 @@ static float *sums_of(const ejk_run *run) {
     return (float *)run->workspace + run->workers * own_floats(run->problem);
 }
 
-static void open_segment(segment *s, const conv_problem *p, int64_t first, float *memory) {
+static void open_segment(segment *s, const conv_problem *p, int64_t first, prefetching how,
+                         float *memory) {
     const int64_t stride = stride_of(p);
     tile_open((ejk_dtype)p->dtype, &s->t, p, first, ejki_min(p->channels - first, stride), stride,
-              memory);
+              how, memory);
     s->d_sums = memory + tile_floats(p, stride);
     s->extra = s->d_sums + (SEGMENT + p->width) * stride;
     s->turned = s->extra + (p->width + 1) * stride;
@@ -248,7 +243,8 @@ static void work(void *argument, int64_t index) {
     for (int64_t k = tasks * index / run->workers; k < tasks * (index + 1) / run->workers; k++) {
         const int64_t first = k / all * stride, row = k % all / each, at = k % all % each * SEGMENT;
         if (first != s.t.first)
-            open_segment(&s, p, first, (float *)run->workspace + index * own_floats(p));
+            open_segment(&s, p, first, prefetching_of(run->parameters),
+                         (float *)run->workspace + index * own_floats(p));
         s.pitch = pitch_of(p);
         s.weights = sums_of(run) + k % all * (p->width + 1) * s.pitch + first;
         for (int64_t i = 0; i <= p->width; i++)
@@ -349,4 +345,7 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+static const ejk_parameter parameters_of_line[] = {PREFETCH_HINT,
+                                                   PREFETCH_BYTES(4 * TOKENS * TILE)};
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = parameters_of_line, .parameter_count = 2,
+             .prepare = prepare, .run = run)

@@ -7,6 +7,8 @@
 #ifndef EJKI_CAUSAL_CONV1D_WINDOW_H
 #define EJKI_CAUSAL_CONV1D_WINDOW_H
 
+#include "base/base.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/unroll.h"
 #include "kernels/simd/vec_halves.h"
 #include "kernels/simd/vec_math.h"
@@ -74,6 +76,8 @@ typedef struct tile {
     int64_t first, columns, stride; /* channels; floats of a row below, a multiple of VL */
     float *taps, *bias;             /* [width][stride], [stride] */
     void *before;                   /* [width - 1][stride] elements: the state of a sequence */
+    prefetching how;
+    int64_t rows_ahead; /* that its distance is */
 } tile;
 
 /* Floats that a tile takes. */
@@ -82,8 +86,14 @@ static inline int64_t tile_floats(const conv_problem *p, int64_t stride) {
 }
 
 static inline void tile_open(const ejk_dtype dtype, tile *t, const conv_problem *p, int64_t first,
-                             int64_t columns, int64_t stride, float *memory) {
-    *t = (tile){.p = p, .first = first, .columns = columns, .stride = stride, .taps = memory};
+                             int64_t columns, int64_t stride, prefetching how, float *memory) {
+    *t = (tile){.p = p,
+                .first = first,
+                .columns = columns,
+                .stride = stride,
+                .taps = memory,
+                .how = how,
+                .rows_ahead = ejki_max(how.bytes / ejki_max(columns * element_size(dtype), 1), 1)};
     t->bias = memory + p->width * stride;
     t->before = t->bias + stride;
     memset(memory, 0, (size_t)((p->width + 1) * stride) * sizeof *memory);
@@ -109,6 +119,13 @@ static inline void tile_take_state(const ejk_dtype dtype, const tile *t, int64_t
     for (int64_t i = 0; i < p->width - 1; i++)
         copy_elements(dtype, element_at(dtype, t->before, i * t->stride), 1,
                       element_at(dtype, p->before.data, at + i), p->before.channel, t->columns);
+}
+
+/* Prefetches the line at column c of the row that is rows_ahead behind this one; rows are `step` elements apart. */
+INLINE void prefetch_row(const ejk_dtype dtype, const tile *t, const void *row, int64_t c,
+                         int64_t step) {
+    const uintptr_t bytes = (uintptr_t)(t->rows_ahead * step * element_size(dtype));
+    prefetch_line(t->how, (const void *)((uintptr_t)element_at(dtype, row, c) + bytes));
 }
 
 /* Where token `token` of a tile lies. */

@@ -101,7 +101,7 @@ INLINE void advance(const work *w, const int width, const token *t, rec_size c, 
     const rec_size own = rec_at(value, w->at.q.batch, t->t, rec_head(p, w->at.h, p->value_heads));
     vf x[2], y[2], u[2], dv[2];
     for (int n = 0; n < width; n++) x[n] = v_zero();
-    if (p->update != REC_ADD) sum_rows(width, false, false, t->x, t->x, p->key_size, from, y, x);
+    if (p->update != REC_ADD) sum_rows(width, false, NULL, t->x, t->x, p->key_size, from, y, x);
     for (int n = 0; n < width; n++) {
         const rec_size at = c + n * VL;
         const bool is_there = at < p->value_size;
@@ -188,7 +188,7 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
     vf d_value[2] = {v_zero(), v_zero()}, d_head = v_zero(), d_beta = v_zero();
     vf along_u = v_zero(), along_x = v_zero();
     load_columns(w, width, t, c, kept, &at);
-    sum_rows(width, rank, false, t->a, t->k, p->key_size, d, at.dh, at.du);
+    sum_rows(width, rank, NULL, t->a, t->k, p->key_size, d, at.dh, at.du);
     for (int n = 0; n < width; n++) {
         at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
         if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);

@@ -48,40 +48,40 @@ INLINE void finish(const rec_problem *p, const int update, const bool has_dv, co
                   left);
 }
 
-/* Columns from c on; those from value_size on are none. of_memory: where the slab is not in a cache. */
-INLINE void step(const rec_problem *p, const int width, const bool of_memory, const int update,
+/* Columns from c on; those from value_size on are none. how: as sum_rows() has it. */
+INLINE void step(const rec_problem *p, const int width, const prefetching *how, const int update,
                  const bool has_dv, const rec_sequence *q, rec_size h, const token *t, rec_size c,
                  slab from, slab to) {
     vf x[WIDEST], y[WIDEST], u[WIDEST], dv[WIDEST];
-    sum_rows(width, update != REC_ADD, of_memory, t->x, t->y, p->key_size, from, x, y);
+    sum_rows(width, update != REC_ADD, how, t->x, t->y, p->key_size, from, x, y);
     for (int w = 0; w < width; w++)
         finish(p, update, has_dv, q, h, t, c + w * VL, y[w], &x[w], &u[w], &dv[w]);
     update_rows(width, update == REC_RANK_ONE, has_dv, t, p->key_size, from, to, u, x, dv);
 }
 
-INLINE void step_of(const rec_problem *p, const int width, const bool of_memory,
+INLINE void step_of(const rec_problem *p, const int width, const prefetching *how,
                     const rec_sequence *q, rec_size h, const token *t, rec_size c, slab from,
                     slab to) {
     if (p->value_decay)
-        step(p, width, of_memory, p->update, true, q, h, t, c, from, to);
+        step(p, width, how, p->update, true, q, h, t, c, from, to);
     else if (p->update == REC_ADD)
-        step(p, width, of_memory, REC_ADD, false, q, h, t, c, from, to);
+        step(p, width, how, REC_ADD, false, q, h, t, c, from, to);
     else if (p->update == REC_DELTA)
-        step(p, width, of_memory, REC_DELTA, false, q, h, t, c, from, to);
+        step(p, width, how, REC_DELTA, false, q, h, t, c, from, to);
     else
-        step(p, width, of_memory, REC_RANK_ONE, false, q, h, t, c, from, to);
+        step(p, width, how, REC_RANK_ONE, false, q, h, t, c, from, to);
 }
 
 static void step_any(const rec_problem *p, int width, const rec_sequence *q, rec_size h,
                      const token *t, rec_size c, slab from, slab to) {
     if (width == 8 && WIDEST == 8)
-        step_of(p, WIDEST, false, q, h, t, c, from, to);
+        step_of(p, WIDEST, NULL, q, h, t, c, from, to);
     else if (width == 4)
-        step_of(p, 4, false, q, h, t, c, from, to);
+        step_of(p, 4, NULL, q, h, t, c, from, to);
     else if (width == 2)
-        step_of(p, 2, false, q, h, t, c, from, to);
+        step_of(p, 2, NULL, q, h, t, c, from, to);
     else
-        step_of(p, 1, false, q, h, t, c, from, to);
+        step_of(p, 1, NULL, q, h, t, c, from, to);
 }
 
 /* ---- States ------------------------------------------------------------------------------------------ */
@@ -101,13 +101,13 @@ static bool state_slab(const rec_problem *p, int role, const rec_sequence *q, re
 }
 
 /* One token of states that both lie with their keys in a row. */
-static bool run_turned(const rec_problem *p, const rec_sequence *q, rec_size h, const token *t,
-                       rec_size first, rec_size last) {
+static bool run_turned(const rec_problem *p, const prefetching *how, const rec_sequence *q,
+                       rec_size h, const token *t, rec_size first, rec_size last) {
     const rec_view *from = &p->view[REC_INITIAL], *to = &p->view[REC_FINAL];
     if (!is_direct(from, q, 2) || !is_direct(to, q, 2)) return false;
     const float *source = element_at(EJK_DTYPE_F32, from->data, rec_state_at(from, q->row, h));
     float *target = element_at(EJK_DTYPE_F32, to->data, rec_state_at(to, q->row, h));
-    step_turned(p, q, h, t, first, last, source, from->stride[3], target, to->stride[3]);
+    step_turned(p, how, q, h, t, first, last, source, from->stride[3], target, to->stride[3]);
     return true;
 }
 
@@ -119,6 +119,7 @@ typedef struct worker {
     float *states; /* slabs of a head */
     rec_size pitch;
     int width; /* of slabs, in vectors */
+    prefetching how;
     token block[BLOCK];
 } worker;
 
@@ -177,7 +178,7 @@ static rec_size run_wide(worker *w, const rec_sequence *q, rec_size h, rec_size 
         !state_slab(w->p, REC_INITIAL, q, h, c, WIDEST, &from) ||
         !state_slab(w->p, REC_FINAL, q, h, c, WIDEST, &to))
         return 0;
-    step_of(w->p, WIDEST, true, q, h, &w->block[0], c, from, to);
+    step_of(w->p, WIDEST, &w->how, q, h, &w->block[0], c, from, to);
     return WIDEST * VL;
 }
 
@@ -195,7 +196,8 @@ static void run_slab(worker *w, const rec_sequence *q, rec_size h, int count, re
 /* A sequence of one block: columns first to last - 1. */
 static void run_short(worker *w, const rec_sequence *q, rec_size h, rec_size first, rec_size last) {
     const int count = load_block(w, q, h, 0, q->end - q->begin, first, last);
-    if (count == 1 && !w->block[0].resets && run_turned(w->p, q, h, &w->block[0], first, last))
+    if (count == 1 && !w->block[0].resets &&
+        run_turned(w->p, &w->how, q, h, &w->block[0], first, last))
         return;
     for (rec_size c = first; c < last;) {
         const rec_size done = count == 1 ? run_wide(w, q, h, c, last) : 0;
@@ -259,7 +261,10 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 static void work(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const rec_problem *p = run->problem;
-    worker w = {.p = p, .width = width_of(p), .pitch = row_pitch(p)};
+    worker w = {.p = p,
+                .width = width_of(p),
+                .pitch = row_pitch(p),
+                .how = prefetching_of(run->parameters)};
     w.rows = (float *)run->workspace + (size_t)index * worker_floats(p);
     w.states = w.rows + BLOCK * TOKEN_ROWS * w.pitch;
     if (p->key_size == 0) memset(w.rows, 0, BLOCK * TOKEN_ROWS * VL * sizeof *w.rows);
@@ -286,4 +291,6 @@ static void work(void *argument, int64_t index) {
 
 EJKI_DEFINE_RUN(work)
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+static const ejk_parameter parameters_of_line[] = {PREFETCH_HINT, PREFETCH_BYTES(8192)};
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = parameters_of_line, .parameter_count = 2,
+             .prepare = prepare, .run = run)

@@ -17,8 +17,9 @@ typedef struct slab {
     rec_size stride;
 } slab;
 
-/* Sums over rows, each times its number in by_x and by_y; x only with has_x. Those of memory are prefetched. */
-INLINE void sum_rows(const int width, const bool has_x, const bool of_memory, const float *by_x,
+/* Sums over rows, each times its number in by_x and by_y; x only with has_x. how: where the slab is not in a
+ * cache; else NULL. */
+INLINE void sum_rows(const int width, const bool has_x, const prefetching *how, const float *by_x,
                      const float *by_y, rec_size rows, slab from, vf *x, vf *y) {
     const float *at = from.data;
     for (int w = 0; w < width; w++) x[w] = y[w] = v_zero();
@@ -26,7 +27,7 @@ INLINE void sum_rows(const int width, const bool has_x, const bool of_memory, co
         const vf xi = has_x ? v_set1(by_x[i]) : v_zero(), yi = v_set1(by_y[i]);
         for (int w = 0; w < width; w++) {
             const vf s = v_load(at + w * VL);
-            if (of_memory) prefetch_state(at + w * VL, w * VL);
+            if (how) prefetch_state(how, at + w * VL, w * VL);
             if (has_x) x[w] = v_fma(xi, s, x[w]);
             y[w] = v_fma(yi, s, y[w]);
         }

@@ -12,6 +12,7 @@
 #define EJKI_RECURRENT_TOKEN_BODY_H
 
 #include "base/base.h"
+#include "kernels/simd/prefetch.h"
 #include "kernels/simd/vec_element.h"
 #include "operations/recurrent/cpu/scan/gates.h"
 #include "operations/recurrent/shared/problem.cuh"
@@ -50,13 +51,14 @@ INLINE float view_load(const rec_view *v, rec_size index) {
 }
 
 /*
- * Floats of a state that a step prefetches before it reads those at `at`, once for each line; behind a state the next
- * one lies, mostly. 2048 states of 128 x 128 on Zen 5 took 4.5 instead of 5.2 ms as [Dv,Dk], 5.5 instead of 5.6 as
- * [Dk,Dv]. Prefetching the next state beside the updates, which read nothing from memory, took up to 1.2 times as long.
+ * What a step prefetches of a state before it reads what is at `at`, once for each line; behind a state the next one
+ * lies, mostly. 8 KiB ahead, 2048 states of 128 x 128 on Zen 5 took 4.5 instead of 5.2 ms as [Dv,Dk], 5.5 instead of
+ * 5.6 as [Dk,Dv]. Prefetching the next state beside the updates, which read nothing from memory, took up to 1.2 times
+ * as long.
  */
-enum { AHEAD = 2048, LINE = 16 };
-INLINE void prefetch_state(const float *at, rec_size n) {
-    if (n % LINE == 0) __builtin_prefetch((const char *)at + AHEAD * sizeof *at, 0, 2);
+enum { LINE = 16 };
+INLINE void prefetch_state(const prefetching *how, const float *at, rec_size n) {
+    if (n % LINE == 0) prefetch_behind(*how, at);
 }
 
 /* VL elements from index + c on, of a row of `size`; those behind it are 0. */

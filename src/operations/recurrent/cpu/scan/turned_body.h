@@ -10,13 +10,13 @@
 
 #include "operations/recurrent/cpu/scan/token_body.h"
 
-INLINE void sum_column(const bool has_x, const token *t, rec_size rows, const float *from, float *x,
-                       float *y) {
+INLINE void sum_column(const bool has_x, const prefetching *how, const token *t, rec_size rows,
+                       const float *from, float *x, float *y) {
     vf xs = v_zero(), ys = v_zero();
     rec_size i = 0;
     for (; i + VL <= rows; i += VL) {
         const vf s = v_load(from + i);
-        prefetch_state(from + i, i);
+        prefetch_state(how, from + i, i);
         if (has_x) xs = v_fma(v_load(t->x + i), s, xs);
         ys = v_fma(v_load(t->y + i), s, ys);
     }
@@ -50,9 +50,10 @@ INLINE void update_column(const bool has_a, const bool has_dv, const token *t, r
 }
 
 /* VL columns from c on, or as many as there are. */
-INLINE void step_columns(const rec_problem *p, const int update, const bool has_dv,
-                         const rec_sequence *q, rec_size h, const token *t, rec_size c, rec_size n,
-                         const float *from, rec_size stride, float *to, rec_size to_stride) {
+INLINE void step_columns(const rec_problem *p, const prefetching *how, const int update,
+                         const bool has_dv, const rec_sequence *q, rec_size h, const token *t,
+                         rec_size c, rec_size n, const float *from, rec_size stride, float *to,
+                         rec_size to_stride) {
     const rec_view *value = &p->view[REC_VALUE], *gv = &p->view[REC_GV], *out = &p->view[REC_OUT];
     const rec_size own = rec_at(value, q->batch, t->t, rec_head(p, h, p->value_heads));
     float v[VL], dv[VL], result[VL];
@@ -61,7 +62,7 @@ INLINE void step_columns(const rec_problem *p, const int update, const bool has_
     for (rec_size g = 0; g < n; g++, from += stride, to += to_stride) {
         float x, y, u = v[g];
         const float decay = has_dv ? dv[g] : 1;
-        sum_column(update != REC_ADD, t, p->key_size, from, &x, &y);
+        sum_column(update != REC_ADD, how, t, p->key_size, from, &x, &y);
         if (has_dv && update == REC_DELTA) x *= decay;
         if (has_dv && p->read != REC_BEFORE) y *= decay;
         if (update == REC_ADD) u *= t->beta;
@@ -75,21 +76,23 @@ INLINE void step_columns(const rec_problem *p, const int update, const bool has_
 }
 
 /* Columns first to last - 1; column 0 is at `from`, and goes to `to`. */
-static void step_turned(const rec_problem *p, const rec_sequence *q, rec_size h, const token *t,
-                        rec_size first, rec_size last, const float *from, rec_size stride,
-                        float *to, rec_size to_stride) {
+static void step_turned(const rec_problem *p, const prefetching *how, const rec_sequence *q,
+                        rec_size h, const token *t, rec_size first, rec_size last,
+                        const float *from, rec_size stride, float *to, rec_size to_stride) {
     for (rec_size c = first; c < last; c += VL) {
         const rec_size n = ejki_min(last - c, VL);
         const float *source = from + c * stride;
         float *target = to + c * to_stride;
         if (p->value_decay)
-            step_columns(p, p->update, true, q, h, t, c, n, source, stride, target, to_stride);
+            step_columns(p, how, p->update, true, q, h, t, c, n, source, stride, target, to_stride);
         else if (p->update == REC_ADD)
-            step_columns(p, REC_ADD, false, q, h, t, c, n, source, stride, target, to_stride);
+            step_columns(p, how, REC_ADD, false, q, h, t, c, n, source, stride, target, to_stride);
         else if (p->update == REC_DELTA)
-            step_columns(p, REC_DELTA, false, q, h, t, c, n, source, stride, target, to_stride);
+            step_columns(p, how, REC_DELTA, false, q, h, t, c, n, source, stride, target,
+                         to_stride);
         else
-            step_columns(p, REC_RANK_ONE, false, q, h, t, c, n, source, stride, target, to_stride);
+            step_columns(p, how, REC_RANK_ONE, false, q, h, t, c, n, source, stride, target,
+                         to_stride);
     }
 }
 
