@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call costs in JAX and PyTorch beyond the library's own time, for a tiny attention.
 
-JAX: a jitted call less an empty jitted call, and by chains of 1 and 101 calls in one function the cost of each.
+JAX: a jitted call less a jitted function that returns its first argument, without the other two and with them, since
+XLA has them checked and held, too; and by chains of 1 and 101 calls in one function the cost of each.
 PyTorch: a call of the function, its operator alone, and torch's own attention, with the time of the NumPy function and
 of the library beside them. Microseconds, the least of repetitions. Frameworks that are missing are passed over.
 """
@@ -49,11 +50,12 @@ def jax_rows(arrays, alone):
 
         return jax.jit(run)
 
-    empty = jax.jit(lambda q, k, v: q)
-    one, many = chain(1), chain(101)
-    nothing, short, long = (microseconds(lambda f=f: f(q, k, v).block_until_ready()) for f in (empty, one, many))
+    empty, idle = (jax.jit(lambda q, k, v: q, keep_unused=keep) for keep in (False, True))
+    functions = (empty, idle, chain(1), chain(101))
+    nothing, passed, short, long = (microseconds(lambda f=f: f(q, k, v).block_until_ready()) for f in functions)
     print(f"jitted call                       {short:7.2f}")
     print(f"  beyond an empty one and C       {short - nothing - alone:7.2f}")
+    print(f"  the same, all arguments passed  {short - passed - alone:7.2f}")
     print(f"  each of a chain, beyond C       {(long - short) / 100 - alone:7.2f}")
 
 

@@ -4,6 +4,7 @@
 #include <ejkernel/record.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "device/threads.h"
 #include "ops/core/request.h"
 
-enum { BUCKETS = 1024, MOST_CALLS = 4096, STACK_BYTES = 8192 };
+enum { BUCKETS = 1024, MOST_CALLS = 4096, RECENT_BITS = 8 };
 
 /* Where a tensor goes. */
 typedef struct call_place {
@@ -33,10 +34,12 @@ typedef struct call_entry {
     int64_t elements;
     size_t size; /* of the struct of arguments */
     unsigned char *arguments;
+    _Atomic(unsigned char *) spare; /* a copy of them that no call fills in now; NULL: none */
     char *text;
     size_t length;
     int32_t given; /* tensors by which it is found; the others are results to be made */
     int32_t count;
+    bool updates; /* whether a tensor is updated in place */
     call_place places[EJKI_CALL_TENSORS];
     ejk_tensor tensors[EJKI_CALL_TENSORS]; /* of which addresses do not matter */
 } call_entry;
@@ -47,6 +50,8 @@ static struct {
     ejk_context *context;
     int32_t count;
     call_entry *buckets[BUCKETS];
+    /* Of the texts at some addresses the call that was seen last: a compiled program's texts stay where they are. */
+    _Atomic(call_entry *) recent[1 << RECENT_BITS];
 } table = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP};
 
 /* An address for tensors that have none: without elements, or of calls that are still looked at. */
@@ -81,23 +86,31 @@ static uint64_t hash_of(const char *text, size_t length, const ejk_tensor *tenso
 }
 
 static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
-    size_t bytes = (size_t)a->rank * sizeof *a->shape;
-    return a->dtype == b->dtype && a->rank == b->rank && a->device_type == b->device_type &&
-           a->device_index == b->device_index && !memcmp(a->shape, b->shape, bytes) &&
-           !memcmp(a->strides, b->strides, bytes);
+    if (a->dtype != b->dtype || a->rank != b->rank || a->device_type != b->device_type ||
+        a->device_index != b->device_index)
+        return false;
+    for (int32_t i = 0; i < a->rank; i++)
+        if (a->shape[i] != b->shape[i] || a->strides[i] != b->strides[i]) return false;
+    return true;
 }
 
-static const call_entry *find(uint64_t hash, const char *text, size_t length,
-                              const ejk_tensor *tensors, int32_t count) {
-    for (const call_entry *e = table.buckets[hash % BUCKETS]; e; e = e->next) {
-        if (e->hash != hash || e->length != length || e->given != count ||
-            memcmp(e->text, text, length) != 0)
-            continue;
-        int32_t i = 0;
-        while (i < count && same_view(&e->tensors[i], &tensors[i])) i++;
-        if (i == count) return e;
-    }
+static bool is_of(const call_entry *entry, const ejki_call *call) {
+    if (entry->length != call->length || entry->given != call->count ||
+        memcmp(entry->text, call->text, call->length) != 0)
+        return false;
+    for (int32_t i = 0; i < call->count; i++)
+        if (!same_view(&entry->tensors[i], &call->tensors[i])) return false;
+    return true;
+}
+
+static call_entry *find(uint64_t hash, const ejki_call *call) {
+    for (call_entry *e = table.buckets[hash % BUCKETS]; e; e = e->next)
+        if (e->hash == hash && is_of(e, call)) return e;
     return NULL;
+}
+
+static _Atomic(call_entry *) *recent_of(const ejki_call *call) {
+    return &table.recent[mixed(0, (uintptr_t)call->text) >> (64 - RECENT_BITS)];
 }
 
 /* ---- Making plans ----------------------------------------------------------------------------------------- */
@@ -106,6 +119,7 @@ static void entry_free(call_entry *entry) {
     if (!entry) return;
     ejk_plan_destroy(entry->plan);
     free(entry->arguments);
+    free(entry->spare);
     free(entry->text);
     free(entry);
 }
@@ -118,6 +132,7 @@ static void clear(void) {
             table.buckets[b] = next;
         }
     }
+    for (int i = 0; i < 1 << RECENT_BITS; i++) table.recent[i] = NULL;
     table.count = 0;
 }
 
@@ -169,6 +184,7 @@ static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *cal
     place->bytes = ejk_dtype_size(view.dtype);
     for (int32_t a = 0; a < view.rank; a++) place->bytes *= (size_t)view.shape[a];
     place->operand = index < call->operands ? -1 : operand_named(call, call->names[index]);
+    entry->updates |= place->operand >= 0;
     EJKI_TRY(element_view(call->names[index], call->elements, &view, &place->step));
     view.data = nothing;
     memcpy(entry->arguments + place->offset, &view, sizeof view);
@@ -250,29 +266,36 @@ static bool is_on_gpu(const ejk_tensor *tensors, int32_t count) {
     return count > 0 && tensors[0].device_type == EJK_DEVICE_CUDA;
 }
 
+/* A view without an address, and zero where it has no axes. */
+static ejk_tensor look_of(const ejk_tensor *view) {
+    ejk_tensor look = {.dtype = view->dtype,
+                       .rank = view->rank,
+                       .device_type = view->device_type,
+                       .device_index = view->device_index};
+    memcpy(look.shape, view->shape, (size_t)view->rank * sizeof *look.shape);
+    memcpy(look.strides, view->strides, (size_t)view->rank * sizeof *look.strides);
+    return look;
+}
+
 /* Adds a call to the table, unless another thread was faster. */
-static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_tensor *tensors,
-                      int32_t count) {
-    if (find(hash, text, length, tensors, count)) return EJK_OK;
+static ejk_status add(uint64_t hash, const ejki_call *call) {
+    if (find(hash, call)) return EJK_OK;
     if (!table.context)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "no context is in use: import libejkernel first");
-    if (count > EJKI_CALL_TENSORS)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", count,
+    if (call->count > EJKI_CALL_TENSORS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", call->count,
                          EJKI_CALL_TENSORS);
     call_entry *entry = calloc(1, sizeof *entry);
-    if (entry) entry->text = strndup(text, length);
+    if (entry) entry->text = strndup(call->text, call->length);
     if (!entry || !entry->text) {
         free(entry);
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the plan of a call");
     }
     entry->hash = hash;
-    entry->length = length;
-    entry->given = count;
-    for (int32_t i = 0; i < count; i++) {
-        entry->tensors[i] = tensors[i];
-        entry->tensors[i].data = NULL;
-    }
-    ejk_status status = is_on_gpu(tensors, count) ? fill_on_gpu(entry) : fill(entry);
+    entry->length = call->length;
+    entry->given = call->count;
+    for (int32_t i = 0; i < call->count; i++) entry->tensors[i] = look_of(&call->tensors[i]);
+    ejk_status status = is_on_gpu(call->tensors, call->count) ? fill_on_gpu(entry) : fill(entry);
     if (status != EJK_OK) {
         entry_free(entry);
         return status;
@@ -314,8 +337,7 @@ static ejk_status execute(const call_entry *entry, const ejki_call *call, const 
                           unsigned char *arguments) {
     void *workspace;
     size_t bytes;
-    memcpy(arguments, entry->arguments, entry->size);
-    EJKI_TRY(copy_updated(entry, tensors, call->stream));
+    if (entry->updates) EJKI_TRY(copy_updated(entry, tensors, call->stream));
     EJKI_TRY(take_workspace(entry, call, &workspace, &bytes));
     for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
         for (int32_t i = 0; i < entry->count; i++) {
@@ -331,18 +353,27 @@ static ejk_status execute(const call_entry *entry, const ejki_call *call, const 
     return EJK_OK;
 }
 
-static ejk_status execute_entry(const call_entry *entry, const ejki_call *call,
+/* A copy of the arguments for the time of a call: the spare one, unless another call has it. */
+static unsigned char *take_arguments(call_entry *entry) {
+    unsigned char *taken = atomic_exchange(&entry->spare, NULL);
+    if (taken) return taken;
+    taken = malloc(entry->size);
+    if (taken) memcpy(taken, entry->arguments, entry->size);
+    return taken;
+}
+
+static ejk_status execute_entry(call_entry *entry, const ejki_call *call,
                                 const ejk_tensor *tensors) {
-    _Alignas(16) unsigned char near[STACK_BYTES];
-    if (entry->size <= sizeof near) return execute(entry, call, tensors, near);
-    unsigned char *far = malloc(entry->size);
-    if (!far) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
-    ejk_status status = execute(entry, call, tensors, far);
-    free(far);
+    unsigned char *arguments = take_arguments(entry);
+    if (!arguments)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
+    const ejk_status status = execute(entry, call, tensors, arguments);
+    unsigned char *other = atomic_exchange(&entry->spare, arguments);
+    if (other) free(other);
     return status;
 }
 
-static ejk_status execute_making(const call_entry *entry, const ejki_call *call) {
+static ejk_status execute_making(call_entry *entry, const ejki_call *call) {
     if (!call->make || entry->given == entry->count)
         return execute_entry(entry, call, call->tensors);
     ejk_tensor all[EJKI_CALL_TENSORS];
@@ -353,23 +384,35 @@ static ejk_status execute_making(const call_entry *entry, const ejki_call *call)
     return execute_entry(entry, call, all);
 }
 
-/* The call's entry, with the table locked for reading; where there is none and none can be made, nothing is locked. */
-static ejk_status enter(const ejki_call *call, const call_entry **out) {
-    uint64_t hash = hash_of(call->text, call->length, call->tensors, call->count);
+/* A call's entry that is not the recent one at its text's address; makes it where there is none. */
+static ejk_status search(const ejki_call *call, call_entry **out) {
+    const uint64_t hash = hash_of(call->text, call->length, call->tensors, call->count);
     for (;;) {
         pthread_rwlock_rdlock(&table.lock);
-        *out = find(hash, call->text, call->length, call->tensors, call->count);
-        if (*out) return EJK_OK;
+        *out = find(hash, call);
+        if (*out) {
+            atomic_store_explicit(recent_of(call), *out, memory_order_relaxed);
+            return EJK_OK;
+        }
         pthread_rwlock_unlock(&table.lock);
         pthread_rwlock_wrlock(&table.lock);
-        ejk_status status = add(hash, call->text, call->length, call->tensors, call->count);
+        ejk_status status = add(hash, call);
         pthread_rwlock_unlock(&table.lock);
         EJKI_TRY(status);
     }
 }
 
+/* The call's entry, with the table locked for reading; where there is none and none can be made, nothing is locked. */
+static ejk_status enter(const ejki_call *call, call_entry **out) {
+    pthread_rwlock_rdlock(&table.lock);
+    *out = atomic_load_explicit(recent_of(call), memory_order_relaxed);
+    if (*out && is_of(*out, call)) return EJK_OK;
+    pthread_rwlock_unlock(&table.lock);
+    return search(call, out);
+}
+
 ejk_status ejki_run_call(const ejki_call *call) {
-    const call_entry *entry;
+    call_entry *entry;
     EJKI_TRY(enter(call, &entry));
     ejki_threads_borrow(call->parallel_for, call->parallel_user);
     const ejk_status status = execute_making(entry, call);
@@ -379,7 +422,7 @@ ejk_status ejki_run_call(const ejki_call *call) {
 }
 
 ejk_status ejki_call_workspace(const ejki_call *call, size_t *out, char **description) {
-    const call_entry *entry;
+    call_entry *entry;
     EJKI_TRY(enter(call, &entry));
     *out = ejk_plan_workspace(entry->plan);
     const ejk_status status = ejk_plan_describe(entry->plan, description);
@@ -417,6 +460,7 @@ static void after_fork(void) {
     table.context = NULL;
     table.count = 0;
     memset(table.buckets, 0, sizeof table.buckets);
+    for (int i = 0; i < 1 << RECENT_BITS; i++) table.recent[i] = NULL;
 }
 
 static void watch_forks(void) {

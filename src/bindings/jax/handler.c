@@ -31,8 +31,12 @@ static ejk_dtype dtype_of(XLA_FFI_DataType type) {
     }
 }
 
+/* A view on the CPU; what is beyond its axes stays as it is. */
 static ejk_status view_of(const XLA_FFI_Buffer *buffer, ejk_tensor *out) {
-    *out = (ejk_tensor){.data = buffer->data, .dtype = dtype_of(buffer->dtype)};
+    out->data = buffer->data;
+    out->dtype = dtype_of(buffer->dtype);
+    out->device_type = EJK_DEVICE_CPU;
+    out->device_index = 0;
     if (out->dtype == EJK_DTYPE_UNSET)
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                          "a tensor has XLA's type %d, which no operation takes",
