@@ -401,10 +401,11 @@ class _Function(_foreign.Function):
         return self.function(**dict(zip((a.name for a in self.arguments), values)))
 
     def _functional(self):
-        """The operator of calls that update nothing; None if all do."""
+        """What calls the operator of calls that update nothing; None if all do."""
         if any(field.is_required for field in self.operation.updated):
             return None
-        return _operator(self.name)
+        found = _operator(self.name)
+        return getattr(found, "_op", found)  # which its __call__, in Python, calls and does no more
 
     def _tensor(self, name, value, device):
         field = self.operation.args.by_name[name]
