@@ -299,12 +299,54 @@ static bool made_results(const void *unused) {
     return true;
 }
 
+/* ---- Texts ---------------------------------------------------------------------------------------------- */
+
+enum { VALUES = 24 };
+
+/* Causal attention and attention to all keys on the CPU, of two and of three tokens, texts at `at` or at their own. */
+static bool attend(int which, char *at, const float *values, float *out) {
+    static const char *const texts[] = {"flash_attention;query,key,value;out;0;{\"causal\":true }",
+                                        "flash_attention;query,key,value;out;0;{\"causal\":false}"};
+    const int64_t shape[] = {1, 2 + which / 2, 1, 8};
+    XLA_FFI_Api without_threads = api;
+    frame f;
+    without_threads.struct_size = offsetof(XLA_FFI_Api, XLA_FFI_ThreadPool_NumThreads);
+    begin(&f, at ? strcpy(at, texts[which % 2]) : texts[which % 2]);
+    f.call.api = &without_threads;
+    for (int i = 0; i < 3; i++) add(&f, false, XLA_FFI_DataType_F32, (void *)values, 4, shape);
+    add(&f, true, XLA_FFI_DataType_F32, out, 4, shape);
+    HOLDS(ejk_jax_call(&f.call) == NULL);
+    return true;
+}
+
+/* Where a text lies says nothing: programs go, and other texts and shapes come to the same address. */
+static bool texts_at_one_address(const void *unused) {
+    (void)unused;
+    char at[64];
+    float values[VALUES], expected[4][VALUES] = {{0}};
+    ejk_context *context;
+    for (int i = 0; i < VALUES; i++) values[i] = (float)i / VALUES;
+    WORKS(ejk_context_create(NULL, &context));
+    ejk_bindings_use(context);
+    for (int i = 0; i < 4; i++) HOLDS(attend(i, NULL, values, expected[i]));
+    HOLDS(memcmp(expected[0], expected[1], sizeof *expected) != 0);
+    for (int turn = 0; turn < 32; turn++) {
+        float found[VALUES] = {0};
+        HOLDS(attend((turn + turn / 3) % 4, at, values, found));
+        HOLDS(memcmp(found, expected[(turn + turn / 3) % 4], sizeof found) == 0);
+    }
+    ejk_bindings_use(NULL);
+    ejk_context_destroy(context);
+    return true;
+}
+
 static void calls_of_frameworks(void **state) {
     (void)state;
     IN_CHILD(xla_calls);
     IN_CHILD(states);
     IN_CHILD(recorded_calls);
     IN_CHILD(made_results);
+    IN_CHILD(texts_at_one_address);
 }
 
 int main(void) {
