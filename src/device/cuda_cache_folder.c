@@ -174,7 +174,7 @@ void ejki_cuda_cache_look(ejk_cuda_info *out) {
 static char *note_file(void) {
     static const char *const names[] = {"EJKERNEL_NVRTC_LIBRARY", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
                                         "CONDA_PREFIX"};
-    char driver[16];
+    char driver[16] = "";
     unsigned char sum[32];
     EVP_MD_CTX *hash = EVP_MD_CTX_new();
     snprintf(driver, sizeof driver, "%d", ejki_cuda_driver_version() / 1000);
