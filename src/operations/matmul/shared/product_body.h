@@ -61,8 +61,8 @@ static void plan_groups(const mm_product *p, product_plan *plan) {
     plan->rows = ejki_round_up(ejki_cdiv(all, ejki_cdiv(all, PRODUCT_ROWS)), TILE_ROWS);
     plan->columns = ejki_min(plan->columns, GROUP_COLUMNS);
     plan->a = plan->rows * (group_words(&form) + 3 * group_blocks(&form));
-    plan->b = GROUP_DEPTH * TILE_COLUMNS + plan->rows * PACKED_COLUMNS;
-    if (!p->quant.packed) plan->b += form.stream / 4;
+    plan->b = GROUP_DEPTH * TILE_COLUMNS + plan->rows * GROUP_COLUMNS;
+    if (!p->quant.packed) plan->b += GROUP_STREAMS * form.stream / 4;
 }
 
 static product_plan plan_of(const mm_product *p, int64_t workers) {

@@ -72,7 +72,7 @@ INLINE void group_settle_block(int64_t rows, const group_chunk *chunk, const gro
 /* Products of a chunk with a tile of rows: vectors settle a block while tiles multiply the next one. */
 INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
                         const group_rows *r, int64_t row, const float *x, float *totals) {
-    float inner[2][TILE_ROWS * TILE_COLUMNS];
+    _Alignas(64) float inner[2][TILE_ROWS * TILE_COLUMNS];
     const float *words = chunk->words;
     for (int64_t n = 0; n <= chunk->blocks; n++) {
         if (n < chunk->blocks) {

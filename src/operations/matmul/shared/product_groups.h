@@ -27,7 +27,8 @@ enum { FEW_ROWS = 4 };
 #if defined(TILE_AMX) && defined(TILE_BF16_DOT)
 #define FEW_IN_STEPS /* sums are those of tiles */
 #endif
-enum { GROUP_COLUMNS = 256 };
+/* Columns that meet a part of the depth of all rows while the second-level cache has it. */
+enum { GROUP_COLUMNS = 256, GROUP_STREAMS = GROUP_COLUMNS / PACKED_COLUMNS };
 #ifdef FEW_IN_STEPS
 #define FEW_VECTORS(rows) ((rows) > 1 ? 2 : 4)
 #elif VL == 16
@@ -62,16 +63,18 @@ typedef struct group_codes {
     codes_table table;
     int kind;
     const uint8_t *at; /* first stream of a packed matrix */
-    uint8_t *own;      /* memory for one of a plain one */
+    uint8_t *own;      /* memory for GROUP_STREAMS of a plain one */
     mm_size matrix;
     float factor;
     bool nan;
 } group_codes;
 
-static const uint8_t *group_stream(group_codes *c, mm_size index) {
+/* Stream `index`, which is made in place `own` of a plain matrix. */
+static const uint8_t *group_stream(group_codes *c, mm_size index, int own) {
     if (c->q->packed) return c->at + index * c->form.stream;
-    c->nan = ejki_packed_stream(c->q, c->matrix, &c->form, index, c->own);
-    return c->own;
+    uint8_t *stream = c->own + own * c->form.stream;
+    c->nan = ejki_packed_stream(c->q, c->matrix, &c->form, index, stream);
+    return stream;
 }
 
 static const uint8_t *group_scales(const packed_block *b, const uint8_t *stream) {
@@ -234,7 +237,7 @@ INLINE void chunk_block(const int kind, const group_codes *c, const packed_block
     }
 }
 
-/* As many blocks as a chunk holds, *b being the last one before it; false: there are none. */
+/* As many blocks as a chunk holds from chunk->first on, *b being the last one before it; false: there are none. */
 static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, packed_block *b,
                        group_chunk *chunk) {
     const int each = c->form.unit / CODES_STEP;
@@ -242,7 +245,6 @@ static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, 
     const int64_t ahead = column == 0 ? group_ahead(c->kind) : 0;
     int64_t used = 0;
     packed_block next = *b;
-    chunk->first += chunk->blocks;
     chunk->blocks = 0;
     while (packed_next(&c->form, &next)) {
         const int64_t n = chunk->blocks, steps = pack_room(next.words * each);
@@ -271,20 +273,32 @@ static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, 
     return chunk->blocks > 0;
 }
 
-/* TILE_COLUMNS columns of a stream with all rows. */
+/*
+ * Columns low to high - 1 of some streams that lie one behind the other, in sets of TILE_COLUMNS, with all rows; totals
+ * of a set are behind those of the one before it.
+ */
 static void group_many(const group_codes *c, const group_rows *r, int64_t rows,
-                       const uint8_t *stream, int column, float *words, float *totals) {
+                       const uint8_t *const *stream, int low, int high, float *words,
+                       float *totals) {
     group_chunk chunk;
     packed_block b = {0};
     int64_t depth = 0;
     chunk.words = words;
-    chunk.blocks = chunk.first = 0;
+    chunk.first = 0;
     chunk.rounds = c->q->rounds;
     chunk.zeros = c->form.zero_type != EJK_DTYPE_UNSET;
-    while (chunk_fill(c, stream, column, &b, &chunk)) {
-        for (int64_t t = 0; t < rows; t += TILE_ROWS)
-            group_multiply(ejki_min(rows - t, TILE_ROWS), &chunk, r, t,
-                           r->words + t * r->depth + depth * TILE_ROWS, totals + t * TILE_COLUMNS);
+    for (bool more = low < high; more; chunk.first += chunk.blocks) {
+        packed_block next = b;
+        for (int column = low; more && column < high; column += TILE_COLUMNS) {
+            float *own = totals + (column - low) * r->capacity;
+            next = b;
+            more = chunk_fill(c, stream[column / PACKED_COLUMNS], column % PACKED_COLUMNS, &next,
+                              &chunk);
+            for (int64_t t = 0; more && t < rows; t += TILE_ROWS)
+                group_multiply(ejki_min(rows - t, TILE_ROWS), &chunk, r, t,
+                               r->words + t * r->depth + depth * TILE_ROWS, own + t * TILE_COLUMNS);
+        }
+        b = next;
         for (int64_t n = 0; n < chunk.blocks; n++) depth += chunk.steps[n];
     }
 }

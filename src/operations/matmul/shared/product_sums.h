@@ -51,7 +51,7 @@ static group_codes group_codes_of(product_block *k) {
     c.form = packed_form_of(&kept, mm_columns_of_b(k->p), k->p->depth);
     c.table = codes_table_of(q);
     c.kind = codes_kind(q);
-    c.own = (uint8_t *)(k->b + GROUP_DEPTH * TILE_COLUMNS + k->capacity * PACKED_COLUMNS);
+    c.own = (uint8_t *)(k->b + GROUP_DEPTH * TILE_COLUMNS + k->capacity * GROUP_COLUMNS);
     return c;
 }
 
@@ -90,22 +90,41 @@ static void group_settle(ejk_dtype dtype, const product_block *k, const group_co
     group_place(k, part, first, width, totals);
 }
 
+/* Columns of `count` streams from `at` on with more than FEW_ROWS rows. */
+static void group_sum_many(ejk_dtype dtype, product_block *k, group_codes *c,
+                           const group_part *part, mm_size at, int count) {
+    const mm_size first = at * PACKED_COLUMNS, end = part->from + part->columns;
+    const int low = (int)ejki_max(part->from - first, 0) / TILE_COLUMNS * TILE_COLUMNS;
+    const int high = (int)ejki_min(end - first, count * PACKED_COLUMNS);
+    float *words = k->b, *totals = words + GROUP_DEPTH * TILE_COLUMNS;
+    const uint8_t *stream[GROUP_STREAMS];
+    bool nan[GROUP_STREAMS];
+    for (int i = 0; i < count; i++) {
+        stream[i] = group_stream(c, at + i, i);
+        nan[i] = c->nan;
+    }
+    group_many(c, &k->packed, k->rows, stream, low, high, words, totals);
+    for (int column = low; column < high; column += TILE_COLUMNS) {
+        c->nan = nan[column / PACKED_COLUMNS];
+        group_settle(dtype, k, c, part, stream[column / PACKED_COLUMNS], first + column,
+                     TILE_COLUMNS, totals + (column - low) * k->capacity);
+    }
+}
+
 static void group_sum(ejk_dtype dtype, product_block *k, group_codes *c, const group_part *part) {
     const mm_size end = part->from + part->columns;
-    float *words = k->b, *totals = words + GROUP_DEPTH * TILE_COLUMNS;
-    for (mm_size at = part->from / PACKED_COLUMNS; at * PACKED_COLUMNS < end; at++) {
-        const uint8_t *stream = group_stream(c, at);
-        const mm_size first = at * PACKED_COLUMNS;
-        if (k->rows <= FEW_ROWS) {
-            few_of(k->rows, c->kind)(c, &k->packed, stream, totals);
-            group_settle(dtype, k, c, part, stream, first, PACKED_COLUMNS, totals);
+    float *totals = k->b + GROUP_DEPTH * TILE_COLUMNS;
+    mm_size at = part->from / PACKED_COLUMNS;
+    for (int64_t count; at * PACKED_COLUMNS < end; at += count) {
+        count = k->rows <= FEW_ROWS ? 1 : ejki_cdiv(end, PACKED_COLUMNS) - at;
+        count = ejki_min(count, GROUP_STREAMS);
+        if (k->rows > FEW_ROWS) {
+            group_sum_many(dtype, k, c, part, at, (int)count);
             continue;
         }
-        for (int j = 0; j < PACKED_COLUMNS; j += TILE_COLUMNS) {
-            if (first + j + TILE_COLUMNS <= part->from || first + j >= end) continue;
-            group_many(c, &k->packed, k->rows, stream, j, words, totals);
-            group_settle(dtype, k, c, part, stream, first + j, TILE_COLUMNS, totals);
-        }
+        const uint8_t *stream = group_stream(c, at, 0);
+        few_of(k->rows, c->kind)(c, &k->packed, stream, totals);
+        group_settle(dtype, k, c, part, stream, at * PACKED_COLUMNS, PACKED_COLUMNS, totals);
     }
 }
 
