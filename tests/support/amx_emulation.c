@@ -14,6 +14,7 @@ enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, PAIRS = 16, TOGETHER = 4 };
 
 typedef struct tiles {
     uint32_t of[TILES][ROWS][PAIRS];
+    int rows[TILES];
     bool configured;
 } tiles;
 
@@ -40,13 +41,15 @@ void amx_emulation_configure(const void *config) {
         uint8_t rows[16];
     } got, expected = {.palette = 1};
     _Static_assert(sizeof got == 64, "the layout is the processor's");
+    memcpy(&got, config, sizeof got);
     for (int i = 0; i < TILES; i++) {
         expected.row_bytes[i] = ROW_BYTES;
-        expected.rows[i] = ROWS;
+        expected.rows[i] = got.rows[i];
+        if (got.rows[i] == 0 || got.rows[i] > ROWS) refuse("not as many rows as tiles have");
     }
-    memcpy(&got, config, sizeof got);
-    if (memcmp(&got, &expected, sizeof got) != 0) refuse("not a configuration of full tiles");
+    if (memcmp(&got, &expected, sizeof got) != 0) refuse("not a configuration of whole rows");
     memset(&own, 0, sizeof own);
+    for (int i = 0; i < TILES; i++) own.rows[i] = got.rows[i];
     own.configured = true;
 }
 
@@ -62,12 +65,14 @@ void amx_emulation_zero(int tile) {
 
 void amx_emulation_load(int tile, const void *from, ptrdiff_t stride) {
     uint32_t(*to)[PAIRS] = tile_of(tile);
-    for (int i = 0; i < ROWS; i++) memcpy(to[i], (const char *)from + i * stride, ROW_BYTES);
+    memset(to, 0, ROWS * ROW_BYTES);
+    for (int i = 0; i < own.rows[tile]; i++)
+        memcpy(to[i], (const char *)from + i * stride, ROW_BYTES);
 }
 
 void amx_emulation_store(int tile, void *to, ptrdiff_t stride) {
     uint32_t(*from)[PAIRS] = tile_of(tile);
-    for (int i = 0; i < ROWS; i++) memcpy((char *)to + i * stride, from[i], ROW_BYTES);
+    for (int i = 0; i < own.rows[tile]; i++) memcpy((char *)to + i * stride, from[i], ROW_BYTES);
 }
 
 /* ---- Product ---------------------------------------------------------------------------------------- */
@@ -95,8 +100,14 @@ static void multiply_rows(uint32_t (*sums)[PAIRS], uint32_t (*left)[PAIRS],
         _mm512_store_ps(sums[i], _mm512_add_ps(_mm512_load_ps(sums[i]), _mm512_add_ps(a[i], b[i])));
 }
 
-void amx_emulation_multiply(int sums, int left, int right) {
+static void check_product(int sums, int left, int right) {
     if (sums == left || sums == right || left == right) refuse("a product of the same tile");
+    if (own.rows[sums] != own.rows[left] || own.rows[right] != ROWS)
+        refuse("a product of tiles whose rows do not fit");
+}
+
+void amx_emulation_multiply(int sums, int left, int right) {
+    check_product(sums, left, right);
     uint32_t(*to)[PAIRS] = tile_of(sums), (*a)[PAIRS] = tile_of(left), (*b)[PAIRS] = tile_of(right);
     const unsigned before = _mm_getcsr(), control = CONTROL;
     __m512 first[ROWS], second[ROWS];
@@ -112,7 +123,7 @@ void amx_emulation_multiply(int sums, int left, int right) {
 }
 
 void amx_emulation_multiply_bytes(int sums, int left, int right) {
-    if (sums == left || sums == right || left == right) refuse("a product of the same tile");
+    check_product(sums, left, right);
     uint32_t(*to)[PAIRS] = tile_of(sums), (*a)[PAIRS] = tile_of(left), (*b)[PAIRS] = tile_of(right);
     for (int i = 0; i < ROWS; i++)
         for (int k = 0; k < PAIRS; k++) {

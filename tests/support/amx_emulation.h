@@ -11,8 +11,8 @@
  *
  * TDPBSUD adds up products of signed bytes on the left and unsigned ones on the right, modulo 2^32.
  *
- * What the processor refuses ends the program: tiles that are not configured, the same tile twice in a product. Only
- * tiles of full size are known, which is all that the kernels configure.
+ * What the processor refuses ends the program: tiles that are not configured, the same tile twice in a product, rows
+ * that do not fit. Only tiles of whole rows are known, which is all that the kernels configure.
  */
 #ifndef TESTS_AMX_EMULATION_H
 #define TESTS_AMX_EMULATION_H

@@ -9,6 +9,7 @@
  *   v_of_first, v_of_second      the first, or second, element of each lane as a float
  *   v_load_pairs         2 VL elements of 16 bits, at any address
  *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
+ *   v_load_pairs_i8, v_load_pairs_e4m3, v_load_pairs_e5m2        2 VL elements of 8 bits, which pairs hold exactly
  *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
  *   v_pair_table_of(t), v_pair_entries(u, table)     pairs of 16 elements by the lowest four bits of each half word
  *   v_pairs_of(a, b)     whole numbers below 2^8 or other floats that are bf16, a in the first half of each lane
@@ -74,6 +75,46 @@ static inline vf v_pairs_of(vf a, vf b) {
     const __m512i first = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
     const __m512i both = _mm512_ternarylogic_epi32(first, _mm512_castps_si512(b), second, 0xf8);
     return _mm512_castsi512_ps(both);
+}
+static inline vf v_load_pairs_i8(const void *p) {
+    const __m128i *from = p;
+    const __m512i a = _mm512_cvtepi8_epi32(_mm_loadu_si128(from));
+    const __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128(from + 1));
+    const __m512i upper =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    const __m512i first = _mm512_castps_si512(_mm512_cvtepi32_ps(a));
+    const __m512i second = _mm512_castps_si512(_mm512_cvtepi32_ps(b));
+    return _mm512_castsi512_ps(_mm512_permutex2var_epi16(first, upper, second));
+}
+/*
+ * Floats of 8 bits: exponent and mantissa are put in their places and the bias is changed by an addition. What is less
+ * than `normal` or from `special` on, in those places, is an entry of a table by its lowest five bits instead.
+ */
+static inline vf v_load_pairs_of(const void *p, const int shift, int bias, int normal, int special,
+                                 __m512i table) {
+    const __m512i codes = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p));
+    const __m512i sign = _mm512_set1_epi16(INT16_MIN);
+    const __m512i places = _mm512_set1_epi16((int16_t)(0x7f << shift));
+    const __m512i size = _mm512_and_si512(_mm512_slli_epi16(codes, shift), places);
+    const __m512i above = _mm512_sub_epi16(size, _mm512_set1_epi16((int16_t)normal));
+    const __mmask32 other =
+        _mm512_cmpge_epu16_mask(above, _mm512_set1_epi16((int16_t)(special - normal)));
+    const __m512i value = _mm512_add_epi16(size, _mm512_set1_epi16((int16_t)bias));
+    const __m512i number = _mm512_mask_permutexvar_epi16(value, other, codes, table);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(number, codes, sign, 0xf8));
+}
+static inline vf v_load_pairs_e4m3(const void *p) {
+    const __m512i table =
+        _mm512_set_epi16(0x7fc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                         0, 0x3c60, 0x3c40, 0x3c20, 0x3c00, 0x3bc0, 0x3b80, 0x3b00, 0);
+    return v_load_pairs_of(p, 4, 120 << 7, 0x08 << 4, 0x7f << 4, table);
+}
+static inline vf v_load_pairs_e5m2(const void *p) {
+    const __m512i table =
+        _mm512_set_epi16(0x7fc0, 0x7fc0, 0x7fc0, 0x7f80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x3840, 0x3800, 0x3780, 0);
+    return v_load_pairs_of(p, 5, 112 << 7, 0x04 << 5, 0x7c << 5, table);
 }
 static inline vf v_zip(vf a, vf b, int first) {
     const __m512i count =

@@ -20,9 +20,8 @@
 #define VALUES_AT_ONCE   8
 
 static inline __attribute__((always_inline)) vf v_byte_pairs(ejk_dtype dtype, const uint8_t *p) {
-    if (dtype == EJK_DTYPE_I8) return v_pairs(v_load_i8(p), v_load_i8(p + VL));
-    if (dtype == EJK_DTYPE_F8E4M3) return v_pairs(v_load_e4m3(p), v_load_e4m3(p + VL));
-    return v_pairs(v_load_e5m2(p), v_load_e5m2(p + VL));
+    if (dtype == EJK_DTYPE_I8) return v_load_pairs_i8(p);
+    return dtype == EJK_DTYPE_F8E4M3 ? v_load_pairs_e4m3(p) : v_load_pairs_e5m2(p);
 }
 static inline __attribute__((always_inline)) vf v_operand(ejk_dtype dtype, const void *p) {
     return dtype == EJK_DTYPE_BF16 ? v_load_pairs(p) : v_byte_pairs(dtype, p);
@@ -78,12 +77,16 @@ static float weight_at(const float *weights, paged_size t) {
 
 /*
  * Results that products may have got wrong: each of at most 2^20 products lost less than 2^-126, which counts where
- * what is left is below 2^-90. Elements of 8 bits are 0 or larger.
+ * what is left is below 2^-90. Elements of 8 bits are 0 or larger. Tiles of AMX take neighbours along, which matters
+ * where one is not finite.
  */
 static bool has_lost(int dtype, const float *sums, paged_size count) {
     bool lost = false;
     for (paged_size d = 0; dtype == EJK_DTYPE_BF16 && d < count; d++)
         lost = lost || fabsf(sums[d]) < 0x1p-90f;
+#ifdef PAGED_AMX
+    for (paged_size d = 0; d < count; d++) lost = lost || !(fabsf(sums[d]) < INFINITY);
+#endif
     return lost;
 }
 

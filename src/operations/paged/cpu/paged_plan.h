@@ -36,6 +36,14 @@
 #define PAGED_ROWS  TILE_ROWS
 #define PAGED_DEPTH 1
 #endif
+/* What queries of few rows take once more as right operands of tiles: of two rows or more 16; and columns of sums. */
+#ifdef PAGED_AMX
+#define FEW_TILES   (VL / 2)
+#define PAGED_WIDTH LANES
+#else
+#define FEW_TILES   0
+#define PAGED_WIDTH VL
+#endif
 /* Sums of a row's weights as products took them: floats are taken as they are. */
 #define TOTAL_LANES (PAGED_PACK > 1 ? VL : 0)
 
@@ -131,6 +139,9 @@ static bool has_parts(const paged_plan *t, const paged_sequence *s) {
 /* Few rows take both parts of a key for the same type. */
 static bool is_few(const paged_problem *p, const paged_sequence *s) {
     if (p->tail_dim > 0 && p->key_tail.dtype != p->key.dtype) return false;
+#ifdef PAGED_AMX
+    if (s->rows * p->group > 1) return s->rows * p->group <= FEW_ROWS;
+#endif
     return s->rows * p->group <= (p->dim + p->tail_dim <= LONG_DIM ? FEW_ROWS : LONG_ROWS);
 }
 
@@ -151,7 +162,8 @@ static paged_size padded(paged_size dim) {
 }
 
 static paged_size floats_of_few(const paged_plan *t) {
-    return ROWS_AT_ONCE * (t->depth + t->width + VL + TOTAL_LANES + BLOCK) + 2 * BLOCK + t->scratch;
+    const paged_size own = t->depth + t->width + VL + TOTAL_LANES + BLOCK + FEW_TILES * t->depth;
+    return ROWS_AT_ONCE * own + 2 * BLOCK + t->scratch;
 }
 
 /* Lanes of a query of many rows. */
@@ -179,7 +191,7 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
     t->split =
         paged_most(parameters[2], ejki_round_up(ejki_cdiv(most * p->page, MOST_SPLITS), 256));
     t->depth = padded(p->dim) + padded(p->tail_dim);
-    t->width = ejki_round_up(p->value_dim, VL);
+    t->width = ejki_round_up(p->value_dim, PAGED_WIDTH);
     t->scratch = paged_most(PAGED_PACK * t->depth, t->width);
     t->sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     t->prefix = prefix_of(p);

@@ -7,28 +7,10 @@
 #ifndef EJKI_PAGED_ROWS_H
 #define EJKI_PAGED_ROWS_H
 
-#include "operations/paged/cpu/paged_operands.h"
-#include "operations/paged/cpu/paged_scores.h"
-
-typedef struct paged_few {
-    const paged_job *j;
-    paged_size count; /* rows of all heads */
-    float *query, *sums, *lanes, *totals, *scores, *key_scale, *value_scale;
-    paged_row *row;
-    bool exact;               /* weights times values key by key */
-    int key_step, value_step; /* rows of a head before those of the next head */
-    int rows_ahead,
-        heads_ahead; /* where lines are prefetched that are read shortly after; 0 and 0: elsewhere */
-    paged_block *block, *next;
-    paged_prefetch prefetch;
-} paged_few;
-
-/* Addresses of `n` rows for a head, `step` bytes behind the item's first; zeros have no heads. */
-static inline void head_rows(const char *const *rows, paged_size t, int n, paged_size step,
-                             const paged_block *b, const char **out) {
-    for (int i = 0; i < n; i++)
-        out[i] = rows[t + i] + (t + i >= b->low && t + i < b->high ? step : 0);
-}
+#include "operations/paged/cpu/paged_few.h"
+#ifdef PAGED_AMX
+#include "operations/paged/cpu/amx/paged_amx_rows.h"
+#endif
 
 /* sum[r * keys + k] += row r times key k. */
 static inline __attribute__((always_inline)) void
@@ -144,6 +126,19 @@ static void add_seen(paged_few *f, paged_size i, paged_size h) {
     }
 }
 
+/* The same, whatever order sums have. */
+static void add_seen_any(paged_few *f, paged_size i, paged_size h) {
+#ifdef PAGED_AMX
+    const paged_size width = f->j->work->plan.width;
+    float *sums = f->sums + i * width;
+    if (f->tiles) order_sums(false, width, sums, f->value_scale + BLOCK);
+    add_seen(f, i, h);
+    if (f->tiles) order_sums(true, width, sums, f->value_scale + BLOCK);
+#else
+    add_seen(f, i, h);
+#endif
+}
+
 /* Rows of a head in fours, twos and ones. */
 #define FOR_ROWS(body, dtype, f, h, t)                                                             \
     do {                                                                                           \
@@ -153,17 +148,6 @@ static void add_seen(paged_few *f, paged_size i, paged_size h) {
         if (i_ + 2 <= rows_) body(dtype, 2, f, from_ + i_, h, t, i_ == 0), i_ += 2;                \
         if (i_ < rows_) body(dtype, 1, f, from_ + i_, h, t, i_ == 0);                              \
     } while (0)
-
-/* Begins to prefetch what lies beside key or value t of head h: at the first head for all of them, if their rows lie
- * side by side, else for each its own. */
-static inline void begin_prefetch(paged_few *f, const paged_cache *c, const char *const *rows,
-                                  paged_size dim, paged_size h, paged_size t, paged_size count) {
-    const paged_size size = paged_bytes(c->dtype);
-    const bool together = c->head == dim;
-    if (h > 0 && together) return;
-    prefetch_rows(&f->prefetch, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
-                  (together ? f->j->heads : 1) * dim * size);
-}
 
 static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
                                                                paged_few *f) {
@@ -207,12 +191,24 @@ OPERAND_TYPES(VALUES_OF)
     case EJK_DTYPE_##T: block_values_##T(f, h, heads, prefetches); break;
 
 static void any_block_scores(paged_few *f) {
+#ifdef PAGED_AMX
+    if (in_tiles(f->j)) {
+        any_tile_scores(f);
+        return;
+    }
+#endif
     switch (f->j->p->key.dtype) {
         OPERAND_TYPES(SCORES_CASE)
     default: break;
     }
 }
 static void any_block_values(paged_few *f, paged_size h, paged_size heads, bool prefetches) {
+#ifdef PAGED_AMX
+    if (f->tiles) {
+        any_tile_values(f, h, heads);
+        return;
+    }
+#endif
     switch (f->j->p->value.dtype) {
         OPERAND_TYPES(VALUES_CASE)
     default: break;
@@ -269,7 +265,7 @@ static void few_block(paged_few *f) {
         if (!f->exact && is_fit(f, f->block, h))
             any_block_values(f, h, 1, false);
         else
-            for (paged_size i = 0; i < j->rows; i++) add_seen(f, h * j->rows + i, h);
+            for (paged_size i = 0; i < j->rows; i++) add_seen_any(f, h * j->rows + i, h);
 }
 
 static void few_blocks(paged_few *f) {
@@ -330,6 +326,10 @@ static void bind_few(paged_few *f, const paged_job *j, bool exact) {
     f->scores = f->totals + f->count * TOTAL_LANES;
     f->key_scale = f->scores + f->count * BLOCK;
     f->value_scale = f->key_scale + BLOCK;
+#ifdef PAGED_AMX
+    f->tile_query = f->value_scale + BLOCK + t->scratch;
+    f->tiles = in_tiles(j) && !exact;
+#endif
     memset(f->query, 0, (size_t)(f->scores - f->query) * sizeof(float));
 }
 
@@ -348,7 +348,15 @@ static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     f.row = rows;
     f.block = &blocks[0];
     f.next = &blocks[1];
+#ifdef PAGED_AMX
+    if (in_tiles(j)) pack_queries(&f);
+#endif
     few_blocks(&f);
+#ifdef PAGED_AMX
+    if (in_tiles(j)) amx_close();
+    for (paged_size i = 0; f.tiles && i < f.count; i++)
+        order_sums(false, t->width, f.sums + i * t->width, f.value_scale + BLOCK);
+#endif
     for (paged_size h = 0; h < j->heads; h++) lost[h] = !exact && lost_products(&f, h);
     for (paged_size i = 0; i < f.count; i++) {
         const float sum = v_sum(v_load(f.lanes + i * VL));

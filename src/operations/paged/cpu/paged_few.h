@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An item of few rows, and what is prefetched while it is computed. */
+#ifndef EJKI_PAGED_FEW_H
+#define EJKI_PAGED_FEW_H
+
+#include "operations/paged/cpu/paged_operands.h"
+#include "operations/paged/cpu/paged_scores.h"
+
+typedef struct paged_few {
+    const paged_job *j;
+    paged_size count; /* rows of all heads */
+    float *query, *sums, *lanes, *totals, *scores, *key_scale, *value_scale;
+    float *tile_query; /* queries as tiles take them, on AMX */
+    bool tiles;        /* sums are in the order of tiles of AMX */
+    paged_row *row;
+    bool exact;               /* weights times values key by key */
+    int key_step, value_step; /* rows of a head before those of the next head */
+    int rows_ahead,
+        heads_ahead; /* where lines are prefetched that are read shortly after; 0 and 0: elsewhere */
+    paged_block *block, *next;
+    paged_prefetch prefetch;
+} paged_few;
+
+/* Addresses of `n` rows for a head, `step` bytes behind the item's first; zeros have no heads. */
+static inline void head_rows(const char *const *rows, paged_size t, int n, paged_size step,
+                             const paged_block *b, const char **out) {
+    for (int i = 0; i < n; i++)
+        out[i] = rows[t + i] + (t + i >= b->low && t + i < b->high ? step : 0);
+}
+
+/* Begins to prefetch what lies beside key or value t of head h: at the first head for all of them, if their rows lie
+ * side by side, else for each its own. */
+static inline void begin_prefetch(paged_few *f, const paged_cache *c, const char *const *rows,
+                                  paged_size dim, paged_size h, paged_size t, paged_size count) {
+    const paged_size size = paged_bytes(c->dtype);
+    const bool together = c->head == dim;
+    if (h > 0 && together) return;
+    prefetch_rows(&f->prefetch, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
+                  (together ? f->j->heads : 1) * dim * size);
+}
+
+#endif
