@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-enum { PIECE = 64, TOKENS_A_WORKER = 16 };
+enum { PIECE = 64, TOKENS_A_WORKER = 16, PAST_CACHES = 4 << 20 };
 
 /* Floats become elements of 8 bits. */
 static void store_bytes(ejk_dtype dtype, uint8_t *to, const float *from, paged_size count) {
@@ -28,12 +28,27 @@ static void store_bytes(ejk_dtype dtype, uint8_t *to, const float *from, paged_s
         for (paged_size i = 0; i < count; i++) to[i] = ejki_f32_to_e5m2(from[i]);
 }
 
+/* Bytes as they are; whole vectors of long calls past the caches. */
+static void copy_row(const char *from, char *to, paged_size bytes, bool stream) {
+    enum { VECTOR = 4 * VL };
+    if (bytes == 0) return;
+    if (!stream || ((uintptr_t)to | (uintptr_t)bytes) % VECTOR != 0) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (paged_size at = 0; at < bytes; at += VECTOR) {
+        float lane[VL];
+        memcpy(lane, from + at, sizeof lane);
+        v_stream((float *)(void *)(to + at), v_load(lane));
+    }
+}
+
 static void put_row(ejk_dtype from_type, const char *from, ejk_dtype type, char *to, paged_size dim,
-                    float scale) {
+                    float scale, bool stream) {
     const paged_size size = stored_size(type);
     float piece[PIECE];
     if (from_type == type && scale == 1) {
-        if (dim > 0) memcpy(to, from, (size_t)(dim * size));
+        copy_row(from, to, dim * size, stream);
         return;
     }
     for (paged_size at = 0; at < dim; at += PIECE) {
@@ -76,13 +91,13 @@ static float scale_of(const paged_cache *c, ejk_dtype from_type, const char *fro
 }
 
 static void put(const paged_problem *p, const paged_cache *c, const paged_rows *from,
-                paged_size token, paged_size page, paged_size row, paged_size dim) {
+                paged_size token, paged_size page, paged_size row, paged_size dim, bool stream) {
     const ejk_dtype own = (ejk_dtype)from->dtype, type = (ejk_dtype)c->dtype;
     for (paged_size h = 0; h < p->kv_heads; h++) {
         const char *source = element_at(own, from->data, token * from->token + h * from->head);
         const paged_size at = page * c->page + row * c->token + h * c->head;
         put_row(own, source, type, (char *)c->data + at * stored_size(type), dim,
-                scale_of(c, own, source, page, row, h, dim));
+                scale_of(c, own, source, page, row, h, dim), stream);
     }
 }
 
@@ -91,14 +106,19 @@ static void work(void *argument, int64_t index) {
     const paged_problem *p = run->problem;
     paged_cache tail = p->key;
     tail.data = p->key_tail.data;
+    const paged_size bytes =
+        p->tokens * p->kv_heads * (p->dim + p->value_dim) * stored_size((ejk_dtype)p->key.dtype);
+    const bool stream = bytes >= PAST_CACHES;
     for (paged_size token = p->tokens * index / run->workers;
          token < p->tokens * (index + 1) / run->workers; token++) {
         paged_size page, row;
         if (!paged_target(p, token, &page, &row)) continue;
-        put(p, &p->key, &p->new_key, token, page, row, p->dim);
-        if (p->new_tail.data) put(p, &tail, &p->new_tail, token, page, row, p->tail_dim);
-        if (p->has_new_value) put(p, &p->value, &p->new_value, token, page, row, p->value_dim);
+        put(p, &p->key, &p->new_key, token, page, row, p->dim, stream);
+        if (p->new_tail.data) put(p, &tail, &p->new_tail, token, page, row, p->tail_dim, stream);
+        if (p->has_new_value)
+            put(p, &p->value, &p->new_value, token, page, row, p->value_dim, stream);
     }
+    v_streamed();
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
