@@ -20,6 +20,7 @@ typedef struct product_block {
     mm_size column, columns; /* of out */
     float *a, *b, *sums, *scattered;
     int64_t capacity;  /* rows of `sums` in each panel */
+    mm_size sums_from; /* column of the block whose sums are the first ones */
     const void *after; /* b of the block behind this one; NULL: there is none */
     product_ahead ahead;
     bool fit[PRODUCT_ROWS / TILE_ROWS];

@@ -22,11 +22,10 @@
 #ifdef TILE_AMX
 INLINE void tile_multiply(int64_t rows, int64_t words, const float *a, const float *b, float *c,
                           bool add, const gemm_prefetch *ahead) {
-    for (int64_t i = 0; i < ahead->count; i++) __builtin_prefetch(ahead->line[i], 0, 2);
     if (rows > 16)
-        tiles_multiply(true, words, a, b, c, add);
+        tiles_multiply_ahead(true, words, a, b, c, add, ahead);
     else
-        tiles_multiply(false, words, a, b, c, add);
+        tiles_multiply_ahead(false, words, a, b, c, add, ahead);
 }
 #define tile_exact tiles_exact
 #else
@@ -205,27 +204,45 @@ INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
     lines->count = count;
 }
 
-/* Products of a block's rows with `panels` panels of b, which is packed; sums are those of the first one. */
-INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
-                     float *sums) {
+/* Products of a block's rows with `panels` panels of b, which is packed, words `from` to from + some - 1 of `words`;
+ * sums are those of the first panel. */
+INLINE void multiply_words(product_block *k, int64_t panels, int64_t words, int64_t from,
+                           int64_t some, bool fit, bool add, float *sums) {
     gemm_prefetch lines;
     lines.near = false;
     for (int64_t n = 0; n < panels; n++, sums += k->capacity * TILE_COLUMNS)
         for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
             const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
-            const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
+            const float *a = k->a + t * PRODUCT_DEPTH + from * TILE_ROWS;
+            const float *b = k->b + (n * words + from) * TILE_COLUMNS;
             float *c = sums + t * TILE_COLUMNS;
-            ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
+#ifdef TILE_AMX
+            const bool far = add && from == 0; /* sums */
+#else
+            const bool far = true;
+#endif
+            ask(k, far && t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
 #ifdef TILE_BF16_DOT
             if (!fit || !k->fit[t / TILE_ROWS]) {
-                tile_exact(rows, words, a, b, c, add);
+                tile_exact(rows, some, a, b, c, add);
                 continue;
             }
 #else
             (void)fit;
 #endif
-            tile_multiply(rows, words, a, b, c, add, &lines);
+            tile_multiply(rows, some, a, b, c, add, &lines);
         }
+}
+
+INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
+                     float *sums) {
+#ifdef TILE_AMX
+    for (int64_t from = 0; from < words; from += TILE_DEPTH)
+        multiply_words(k, panels, words, from, ejki_min(words - from, TILE_DEPTH), fit,
+                       add || from > 0, sums);
+#else
+    multiply_words(k, panels, words, 0, words, fit, add, sums);
+#endif
 }
 
 #ifndef TILE_AMX
@@ -257,6 +274,7 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
     const mm_size column = k->column * wide, columns = k->columns * wide, depth = k->s->depth;
     const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
     bool finished = false;
+    k->sums_from = 0;
     if (depth == 0)
         memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
     for (mm_size first = 0, own; first < depth; first += own) {
@@ -275,8 +293,10 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
             continue;
         }
 #endif
+#ifndef TILE_AMX
         look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
                    panels * ejki_cdiv(k->rows, TILE_ROWS));
+#endif
         for (int half = 0; half <= halves; half++) {
             float *sums = k->sums + half * each * k->capacity * TILE_COLUMNS;
             const mm_size from = column + (half ? p->columns : 0);
@@ -285,8 +305,20 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                 const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
                 if (p->scale.present && p->split != MM_DEPTH)
                     scale_b(k, first, own, from + j, some, k->b);
+#ifdef TILE_AMX
+                /* Sums that become results at once need no room but that of the first ones. */
+                const bool at_once = first == 0 && last && !p->gated;
+                if (at_once) k->sums_from = j;
+                look_ahead(dtype, k,
+                           j + some < columns ? b_at(dtype, k, first, from + j + some) : b, own,
+                           PACK_COLUMNS,
+                           ejki_cdiv(some, TILE_COLUMNS) * ejki_cdiv(k->rows, TILE_ROWS) *
+                               ejki_cdiv(words, TILE_DEPTH));
+#else
+                const bool at_once = false;
+#endif
                 multiply(k, ejki_cdiv(some, TILE_COLUMNS), words, fit, first > 0,
-                         sums + j * k->capacity);
+                         sums + (at_once ? 0 : j * k->capacity));
                 if (last && !p->gated) finish_columns(k, j, j + some);
             }
         }

@@ -71,7 +71,11 @@
  * order. Rows 240, 480, 960: 89, 90, 74 %, as a and its sums leave the second-level cache. Zen 5: rows 96, 192, 480,
  * 516: 69, 78, 85, 86 % and 65, 77, 81, 83 %, as b is packed 11, 6, 3 and 2 times; depth 128 words in bf16 81 %.
  */
-#define PRODUCT_DEPTH   256
+#ifdef TILE_AMX
+#define PRODUCT_DEPTH 512
+#else
+#define PRODUCT_DEPTH 256
+#endif
 #define PRODUCT_COLUMNS 1024
 /* Columns of b that are packed before tiles multiply them. */
 #define PACK_COLUMNS (2 * TILE_COLUMNS)
@@ -107,6 +111,8 @@ static inline int64_t shape_stream_rows(void) {
 
 /* Words that `words` of the depth take in memory: tiles have them in steps of 16, those behind the last one being 0. */
 enum { TILE_STEP = 16 };
+/* Words of the depth that all rows meet before the next ones, so that panels of b stay in the first-level cache. */
+enum { TILE_DEPTH = 128 };
 static inline int64_t pack_room(int64_t words) {
 #ifdef TILE_AMX
     return (words + TILE_STEP - 1) / TILE_STEP * TILE_STEP;

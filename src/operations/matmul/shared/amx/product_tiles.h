@@ -61,13 +61,15 @@ static int64_t tiles_place(int64_t row, int64_t word) {
 /* `depth` elements of TILE_ROWS rows, each contiguous; true if all are fit for products. */
 INLINE bool tiles_pack_rows(const void *const *row, int64_t depth, float *target) {
     PACK_RANGE range = PACK_RANGE_NONE;
-    for (int64_t d = 0; d < depth; d += 2 * TILE_STEP)
-        for (int i = 0; i < TILE_ROWS; i++, target += TILE_STEP) {
+    for (int i = 0; i < TILE_ROWS; i++, target += TILE_STEP) {
+        float *to = target;
+        for (int64_t d = 0; d < depth; d += 2 * TILE_STEP, to += 2 * TILE_HALF) {
             const vf v =
                 pack_load(EJK_DTYPE_BF16, 2, element_at(EJK_DTYPE_BF16, row[i], d), depth - d);
             range = PACK_RANGE_WITH(range, v);
-            v_store(target, v);
+            v_store(to, v);
         }
+    }
     return PACK_FIT(range);
 }
 
@@ -172,6 +174,19 @@ INLINE void tiles_multiply(const bool both, int64_t words, const float *a, const
 }
 
 #ifdef TILE_BF16_DOT
+/* The same while lines are asked for, some at each step. */
+INLINE void tiles_multiply_ahead(const bool both, int64_t words, const float *a, const float *b,
+                                 float *c, bool add, const gemm_prefetch *ahead) {
+    const int64_t steps = words / TILE_STEP, each = ejki_cdiv(ahead->count, steps);
+    tiles_begin(both, c, add);
+    for (int64_t s = 0, i = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
+        for (const int64_t end = ejki_min(i + each, ahead->count); i < end; i++)
+            __builtin_prefetch(ahead->line[i], 0, 2);
+        tiles_add(both, 1, a, b);
+    }
+    tiles_end(both, c);
+}
+
 /* The same in floats. */
 INLINE void tiles_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
                         bool add) {
