@@ -19,13 +19,24 @@ typedef struct product_block {
     mm_size row, rows;       /* of the segment */
     mm_size column, columns; /* of out */
     float *a, *b, *sums, *scattered;
-    int64_t capacity;  /* rows of `sums` in each panel */
+    int64_t capacity; /* rows of `sums` in each panel */
+#ifdef TILE_AMX
     mm_size sums_from; /* column of the block whose sums are the first ones */
+#endif
     const void *after; /* b of the block behind this one; NULL: there is none */
     product_ahead ahead;
     bool fit[PRODUCT_ROWS / TILE_ROWS];
     group_rows packed; /* rows `packed_row` on of segment `packed_group` */
     mm_size packed_group, packed_row;
 } product_block;
+
+static inline mm_size first_sums(const product_block *k) {
+#ifdef TILE_AMX
+    return k->sums_from;
+#else
+    (void)k;
+    return 0;
+#endif
+}
 
 #endif

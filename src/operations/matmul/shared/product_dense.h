@@ -274,7 +274,9 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
     const mm_size column = k->column * wide, columns = k->columns * wide, depth = k->s->depth;
     const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
     bool finished = false;
+#ifdef TILE_AMX
     k->sums_from = 0;
+#endif
     if (depth == 0)
         memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
     for (mm_size first = 0, own; first < depth; first += own) {
