@@ -29,6 +29,7 @@ static struct matmul *make(struct call *c) {
     struct random *r = &c->random;
     struct matmul *p = call_memory(c, sizeof *p);
     c->own = p;
+    c->tiled = c->tiled || random_chance(r, 0.25); /* what TMA can read */
     p->batch = random_chance(r, 0.3) ? random_int(r, random_chance(r, 0.1) ? 0 : 1, 3) : -1;
     p->shared = p->batch < 0 || random_chance(r, 0.5);
     p->m = RANDOM_OF(r, rows);
@@ -65,7 +66,7 @@ static bool generate(struct call *c) {
         args->bias = CALL_TENSOR(c, product_type(c), p->c);
         product_fill(c, &args->bias, false);
     }
-    if (random_chance(r, 0.4)) {
+    if (random_chance(r, c->tiled ? 0.7 : 0.4)) {
         args->residual = matrix(c, p, product_type(c), p->m, p->n);
         product_fill(c, &args->residual, false);
     }
