@@ -62,7 +62,7 @@ static int64_t flag_bytes(const paged_problem *p) {
 
 /* Splits that a sequence can have, whose table has no room for more keys. */
 static int64_t most_splits(const paged_problem *p) {
-    return ejki_min(PAGED_SPLITS, p->width * p->page / PAGED_LEAST_KEYS + 1);
+    return ejki_min(PAGED_FEW_SPLITS, p->width * p->page / PAGED_LEAST_KEYS + 1);
 }
 
 static double part_bytes(const paged_problem *p) {
@@ -140,7 +140,7 @@ static ejk_status tiling_of(const paged_problem *p, int32_t device, tiling *t) {
 /* ---- What it can do --------------------------------------------------------------------------------- */
 
 static bool fits(const paged_problem *p) {
-    const double units = (double)p->sequences * (double)p->kv_heads * PAGED_SPLITS * 4;
+    const double units = (double)p->sequences * (double)p->kv_heads * PAGED_FEW_SPLITS * 4;
     const double rows =
         (double)p->tokens * (double)p->heads + (double)p->sequences * (double)p->heads;
     return units < (1 << 30) && rows < (1 << 30) && part_bytes(p) < 1e12 &&

@@ -330,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
         leave(left, rows, rows.base, out);
         __syncwarp();
         tell_others(LEFT);
-        goes_on = c.left > weight_of(c.q) && c.heads == 1 && c.q.tiles == 1 && c.split + 1 < c.q.splits;
+        goes_on = c.left > weight_of(c.last - c.first) && c.heads == 1 && c.q.tiles == 1 && c.split + 1 < c.q.splits;
         join_unit(a, c, goes_on, left, folded);
         next_unit<ROWS>(p, c);
     }

@@ -7,7 +7,7 @@
  * many keys each, but for a unit, found from the lengths when they start.
  *
  *   FEW     PAGED_FEW
- *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_SPLITS, PAGED_LEAST_KEYS
+ *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_FEW_SPLITS, PAGED_LEAST_KEYS
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
  *   TILES_TOGETHER  1 = neighbouring workers have two tiles, not the KV heads; 0
  */
@@ -18,7 +18,7 @@
 
 #ifndef FEW
 #define FEW    PAGED_FEW
-#define SPLITS PAGED_SPLITS
+#define SPLITS PAGED_FEW_SPLITS
 #define LEAST  PAGED_LEAST_KEYS
 #define OTHERS 0
 #endif
@@ -77,15 +77,25 @@ template <int tile> DEVICE int together_of(const paged_problem &p, int workers) 
     return workers % (int)p.kv_heads == 0 ? (int)p.kv_heads : 1;
 }
 
-/* Units of a sequence that are of such workers, and what each counts for. */
-DEVICE int units_of(const few_sequence &q, const unit_cursor &c) {
-    return q.splits * (TILES_TOGETHER ? (u32)q.tiles / (u32)c.tiles : q.tiles) * c.heads;
+/* Units of a split that are of such workers; of a sequence. */
+DEVICE int units_of_split(const few_sequence &q, const unit_cursor &c) {
+    return (TILES_TOGETHER ? (u32)q.tiles / (u32)c.tiles : q.tiles) * c.heads;
 }
-DEVICE int weight_of(const few_sequence &q) {
-    return cdiv(q.each, PAGED_SPLIT_STEP);
+DEVICE int units_of(const few_sequence &q, const unit_cursor &c) {
+    return q.splits * units_of_split(q, c);
+}
+/* What a unit of so many keys counts for: what begins and ends it takes about as long as 32 keys. */
+DEVICE int weight_of(int keys) {
+    return (keys + 63) / 32;
+}
+/* Of units of splits before the last; of all of a sequence's. */
+DEVICE i64 weights_of_whole(const few_sequence &q, const unit_cursor &c) {
+    return (i64)(q.splits - 1) * units_of_split(q, c) * weight_of(q.each);
 }
 DEVICE i64 weights_of(const few_sequence &q, const unit_cursor &c) {
-    return (i64)units_of(q, c) * weight_of(q);
+    if (q.splits == 0) return 0;
+    const int last = q.end - q.begin - (q.splits - 1) * q.each;
+    return weights_of_whole(q, c) + (i64)units_of_split(q, c) * weight_of(last);
 }
 
 template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
@@ -103,9 +113,15 @@ template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
 }
 
 template <int tile> DEVICE void next_unit(const paged_problem &p, unit_cursor &c) {
-    c.left -= weight_of(c.q);
+    c.left -= weight_of(c.last - c.first);
     c.own++;
-    settle<tile>(p, c);
+    if (c.left > 0 && c.heads == 1 && c.q.tiles == 1 && c.own < c.q.splits) {
+        c.split = c.own;
+        c.first = c.last;
+        c.last = lesser(c.first + c.q.each, c.q.end);
+    } else {
+        settle<tile>(p, c);
+    }
 }
 
 /* Where share n of `count` begins. */
@@ -115,16 +131,9 @@ DEVICE i64 share_begin(i64 all, int n, int count) {
     return (i64)each * n + lesser(n, (int)rest);
 }
 
-/* A worker's first unit: those that begin in its share are its own. A thread adds up neighbouring sequences; `sums` in
- * shared memory has room for 33 more than threads, and is free after a barrier. */
-template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *sums, int worker, int workers) {
-    const int count = (int)paged_count(&p), each = cdiv(count, blockDim.x), lane = threadIdx.x % 32;
-    const int together = together_of<tile>(p, workers), part = worker % together;
-    unit_cursor c = {};
-    c.heads = TILES_TOGETHER ? (int)p.kv_heads : (int)p.kv_heads / together;
-    c.first_head = TILES_TOGETHER ? 0 : part;
-    c.tiles = TILES_TOGETHER ? together : 1;
-    c.first_tile = TILES_TOGETHER ? part : 0;
+/* Weights of all sequences before thread n's, into sums[n]; a thread has `each` neighbouring ones. */
+template <int tile> DEVICE void add_up(const paged_problem &p, const unit_cursor &c, int count, int each, i64 *sums) {
+    const int lane = threadIdx.x % 32;
     i64 sum = 0;
     for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++)
         sum += weights_of(few_of<tile>(p, n), c);
@@ -140,27 +149,62 @@ template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *s
     sums[threadIdx.x + 1] = before;
     if (threadIdx.x == 0) sums[0] = 0;
     __syncthreads();
-    const i64 all = sums[blockDim.x];
-    const int own = worker / together, others = workers / together;
-    const i64 begin = share_begin(all, own, others);
-    c.left = share_begin(all, own + 1, others) - begin;
-    if (c.left <= 0) return c;
-    int low = 0, high = blockDim.x;
+}
+
+/* The last of `count` sums that is not above a number. */
+DEVICE int find_sum(const i64 *sums, int count, i64 number) {
+    int low = 0, high = count;
     while (high - low > 1) {
         const int middle = (low + high) / 2;
-        if (sums[middle] <= begin)
+        if (sums[middle] <= number)
             low = middle;
         else
             high = middle;
     }
-    i64 rest = begin - sums[low];
-    c.q = few_of<tile>(p, low * each);
-    while (rest >= weights_of(c.q, c)) {
-        rest -= weights_of(c.q, c);
-        c.q = few_of<tile>(p, c.q.s.n + 1);
+    return low;
+}
+
+/* A worker's first unit: those that begin in its share are its own. `sums` in shared memory has room for 33 more than
+ * threads, and is free after a barrier. */
+template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *sums, int worker, int workers) {
+    const int count = (int)paged_count(&p), each = cdiv(count, blockDim.x);
+    const int together = together_of<tile>(p, workers), part = worker % together;
+    unit_cursor c = {};
+    c.heads = TILES_TOGETHER ? (int)p.kv_heads : (int)p.kv_heads / together;
+    c.first_head = TILES_TOGETHER ? 0 : part;
+    c.tiles = TILES_TOGETHER ? together : 1;
+    c.first_tile = TILES_TOGETHER ? part : 0;
+    const bool is_alone = !TILES_TOGETHER && count == 1; /* latent.cu has no registers for it */
+    if (is_alone)
+        c.q = few_of<tile>(p, 0);
+    else
+        add_up<tile>(p, c, count, each, sums);
+    const i64 all = is_alone ? weights_of(c.q, c) : sums[blockDim.x];
+    const int own = worker / together, others = workers / together;
+    i64 rest = share_begin(all, own, others);
+    c.left = share_begin(all, own + 1, others) - rest;
+    if (c.left <= 0) return c;
+    if (!is_alone) {
+        const int low = find_sum(sums, blockDim.x, rest);
+        rest -= sums[low];
+        c.q = few_of<tile>(p, low * each);
+        while (rest >= weights_of(c.q, c)) {
+            rest -= weights_of(c.q, c);
+            c.q = few_of<tile>(p, c.q.s.n + 1);
+        }
     }
-    c.own = (int)((rest + weight_of(c.q) - 1) / weight_of(c.q));
-    c.left -= (i64)c.own * weight_of(c.q) - rest;
+    /* The first that begins there or later. */
+    const i64 whole = weights_of_whole(c.q, c);
+    int weight = weight_of(c.q.each);
+    if (rest > whole) {
+        c.own = (c.q.splits - 1) * units_of_split(c.q, c);
+        rest -= whole;
+        weight = weight_of(c.q.end - c.q.begin - (c.q.splits - 1) * c.q.each);
+    }
+    const i64 up = rest + weight - 1;
+    const int skipped = up >> 32 == 0 ? (int)((u32)up / (u32)weight) : (int)(up / weight);
+    c.own += skipped;
+    c.left -= (i64)skipped * weight - rest;
     settle<tile>(p, c);
     return c;
 }
