@@ -193,6 +193,7 @@ static __device__ __noinline__ float2 attend_row_carefully(const paged_problem &
     careful_row row;
     const int h = c.head * (int)p.group + pair % (int)p.group;
     attend_carefully(p, c.q.s, c.q.pages, pair / (int)p.group, c.head, h, c.first, c.last, row);
+    __syncwarp(); /* other lanes have read what was there */
 #pragma unroll 1
     for (int n = 0; n < VALUE_DIM / 32; n++) at[threadIdx.x % 32 + 32 * n] = row.out[n];
     __syncwarp();
