@@ -10,6 +10,7 @@
 #ifndef EJKI_CUDA_MMA_CUH
 #define EJKI_CUDA_MMA_CUH
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/views.cuh"
 
@@ -30,14 +31,6 @@ DEVICE u32 shared_address(const void *p) {
 /* The address of a piece of 8 elements. */
 template <int dim> DEVICE u32 piece_at(u32 tile, int row, int piece) {
     return tile + (u32)(row * pitch_of(dim) * 2 + ((piece ^ (row & 7)) << 4));
-}
-
-/* Named barriers 1 to 15, for a multiple of 32 threads. */
-DEVICE void named_barrier_sync(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-DEVICE void named_barrier_arrive(int barrier, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 /* Copies 16 bytes, or writes zeros. */

@@ -22,8 +22,11 @@ static int64_t threads_of(const rec_problem *p) {
     const int64_t most = ejki_min(SUM_BYTES / warp_bytes(p) * 32, MOST_THREADS);
     return ejki_max(ejki_min(wanted, most), 32);
 }
+static int64_t token_bytes(const rec_problem *p) {
+    return rec_cuda_token_bytes(p, rec_cuda_parts(p) * REC_CUDA_ROWS);
+}
 static int64_t tokens_of(const rec_problem *p) {
-    const int64_t fit = TOKEN_BYTES / rec_cuda_token_bytes(p);
+    const int64_t fit = TOKEN_BYTES / token_bytes(p);
     return ejki_max(ejki_min(fit, REC_CUDA_MOST_TOKENS), 1);
 }
 
@@ -84,7 +87,7 @@ static ejk_status run(const ejk_run *run) {
                       .segments = rec_segments(p),
                       .width = rec_row_size(p)};
     const int64_t shared =
-        tokens_of(p) * rec_cuda_token_bytes(p) + threads_of(p) / 32 * warp_bytes(p);
+        tokens_of(p) * token_bytes(p) + threads_of(p) / 32 * warp_bytes(p);
     const ejki_cuda_work back = {.slot = BACK,
                                  .threads = (int32_t)threads_of(p),
                                  .blocks = blocks_of(p),

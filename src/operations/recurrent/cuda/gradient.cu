@@ -9,6 +9,7 @@
  *
  * Constants: PARTS, THREADS, TOKENS, UPDATE, BEFORE, KEY_DECAY.
  */
+#define BACK 1
 #include "operations/recurrent/cuda/token.cuh"
 #include "operations/recurrent/cuda/gradient.cuh"
 
@@ -44,22 +45,16 @@ DEVICE void clear(float (&s)[ROWS]) {
 /* A function of its own: there are three calls of it, and it is long. */
 static __device__ __noinline__ void load_tokens(const rec_problem &p, const work &w, rec_size first, int count) {
     __syncthreads();
-    for (int i = threadIdx.x / 32; i < count; i += WARPS)
-        load_token<true>(p, w.q, first + i, w.h, w.tokens[i]);
+    for (int i = threadIdx.x / 32; i < count; i += WARPS) load_token(p, w.q, first + i, w.h, w.tokens[i]);
     __syncthreads();
 }
 
 /* ---- The way there ---------------------------------------------------------------------------------- */
 
-/* The column after a token; u and x are what k and a were multiplied by; of delta rules x is v - X, of sums v. */
-DEVICE void pass(const rec_problem &p, const work &w, const token &t, float (&s)[ROWS], float &u, float &x) {
+DEVICE float value_of_column(const rec_problem &p, const work &w, const token &t) {
     const rec_view &value = p.view[REC_VALUE];
-    const float dv = value_decay(p, w.q, t.t, w.h, w.j);
-    u = w.j < p.value_size ? load(value, rec_at(&value, w.q.batch, t.t, rec_head(&p, w.h, p.value_heads)) + w.j) : 0;
-    x = UPDATE == REC_ADD ? u : along(t.x, s);
-    if (UPDATE == REC_DELTA) x = u - x * dv;
-    if (UPDATE != REC_RANK_ONE) u = t.beta * x;
-    update(t, dv, u, x, s);
+    const rec_size at = rec_at(&value, w.q.batch, t.t, rec_head(&p, w.h, p.value_heads));
+    return w.j < p.value_size ? load(value, at + w.j) : 0;
 }
 
 /* From the state before the first of `count` tokens to the one after them; to memory before each, unless it is NULL. */
@@ -73,7 +68,7 @@ DEVICE void pass_over(const rec_problem &p, const work &w, rec_size first, int c
             if (t.counts && t.resets) clear(s);
             float *to = states + (n + i) * STEP_FLOATS;
             if (states) keep(to, s);
-            if (t.counts) pass(p, w, t, s, u, x);
+            if (t.counts) pass(t, value_of_column(p, w, t), value_decay(p, w.q, t.t, w.h, w.j), s, u, x);
             if (states) to[STATE + threadIdx.x] = u, to[STATE + THREADS + threadIdx.x] = x;
         }
     }

@@ -6,41 +6,22 @@
 #include "kernels/cuda/launch.h"
 #include "operations/recurrent/cuda/gradient.cuh"
 
-/* Rows of a column that a thread has in registers, and threads of a block. */
-enum { REC_CUDA_ROWS = 32, REC_CUDA_THREADS = 128, REC_CUDA_MOST_TOKENS = 16 };
+/* Rows of a column that a thread has in registers; tokens in shared memory at once, at most. */
+enum { REC_CUDA_ROWS = 32, REC_CUDA_MOST_TOKENS = 16 };
 
-/* Threads that share a column: a power of two. */
-static inline int64_t rec_cuda_parts(const rec_problem *p) {
+/* Threads that share a column, each with some rows: a power of two. */
+static inline int64_t rec_cuda_parts_of(const rec_problem *p, int64_t rows) {
     int64_t parts = 1;
-    while (parts * REC_CUDA_ROWS < p->key_size) parts *= 2;
+    while (parts * rows < p->key_size) parts *= 2;
     return parts;
 }
-
-/* Of `token` in token.cuh. */
-static inline int64_t rec_cuda_token_bytes(const rec_problem *p) {
-    return (5 * rec_cuda_parts(p) * REC_CUDA_ROWS + 12) * 4;
-}
-static inline int64_t rec_cuda_tokens(const rec_problem *p) {
-    const int64_t fit = 40960 / rec_cuda_token_bytes(p);
-    return ejki_max(ejki_min(fit, REC_CUDA_MOST_TOKENS), 1);
+static inline int64_t rec_cuda_parts(const rec_problem *p) {
+    return rec_cuda_parts_of(p, REC_CUDA_ROWS);
 }
 
-static inline int64_t rec_cuda_blocks(const rec_problem *p) {
-    const int64_t columns = REC_CUDA_THREADS / rec_cuda_parts(p);
-    return p->sequences * p->heads * ejki_cdiv(p->value_size, columns);
-}
-
-static inline bool rec_cuda_fits(const rec_problem *p) {
-    return p->key_size <= 1024 && rec_cuda_blocks(p) < INT32_MAX / 2 && p->tokens <= INT32_MAX;
-}
-
-static inline ejki_cuda_constants rec_cuda_constants(const rec_problem *p) {
-    ejki_cuda_constants constants = {.count = 0};
-    ejki_cuda_add(&constants, "PARTS", rec_cuda_parts(p));
-    ejki_cuda_add(&constants, "THREADS", REC_CUDA_THREADS);
-    ejki_cuda_add(&constants, "UPDATE", p->update);
-    ejki_cuda_add(&constants, "BEFORE", p->read == REC_BEFORE);
-    return constants;
+/* Of `token` in token.cuh, whose rows have so many elements. */
+static inline int64_t rec_cuda_token_bytes(const rec_problem *p, int64_t pitch) {
+    return (3 * pitch + 2 * (p->update == REC_RANK_ONE ? pitch : 4) + 12) * 4;
 }
 
 /* A GPU needs elements at multiples of their size. */
