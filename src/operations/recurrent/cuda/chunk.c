@@ -6,24 +6,22 @@
 
 enum { PREPARE, SCAN };
 
-/* Pieces of what is multiplied: a state after the last token has the precision of floats. */
-static int64_t pieces_of(const rec_problem *p) {
-    return p->view[REC_FINAL].present ? 3 : 1;
-}
+/* A state after the last token has the precision of floats: pieces of what it is made of, which of sums are no states. */
 static rec_walk walk_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), 1, p->update == REC_DELTA ? pieces_of(p) : 0, true};
+    const int64_t lefts = p->view[REC_FINAL].present ? 3 : 1;
+    const bool is_delta = p->update == REC_DELTA;
+    return (rec_walk){is_delta ? lefts : 1, lefts, 1, is_delta ? lefts : 0, true};
 }
 
 /* Memory of a call. */
 static int64_t inverse_bytes(const rec_problem *p, const rec_layout *l) {
-    if (p->update != REC_DELTA) return 0;
-    return rec_chunks(p) * p->heads * pieces_of(p) * rec_block_bytes(l->wide);
+    return rec_chunks(p) * p->heads * walk_of(p).inverses * rec_block_bytes(l->wide);
 }
 static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
     return rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
 }
 static int64_t operand_bytes(const rec_problem *p) {
-    return p->key_decay ? rec_chunks(p) * p->heads * 3 * REC_CHUNK * p->key_size * 2 : 0;
+    return rec_chunks(p) * p->heads * rec_operands(p, walk_of(p).lefts) * REC_CHUNK * p->key_size * 2;
 }
 static int64_t factor_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_factor_floats(p) * (int64_t)sizeof(float);
@@ -32,10 +30,10 @@ static int64_t factor_bytes(const rec_problem *p) {
 static bool applicable(const void *problem) {
     const rec_problem *p = problem;
     /*
-     * Operands with decays of elements are rounded, which a state in floats must not see; outputs are, which gradients
-     * that are made of them must not see.
+     * Operands with decays of elements that read the state are rounded, which a state in floats must not see; outputs
+     * are, which gradients that are made of them must not see.
      */
-    const bool is_exact = (!p->key_decay || pieces_of(p) == 1) && !p->gradient;
+    const bool is_exact = (!p->key_decay || walk_of(p).terms == 1) && !p->gradient;
     const bool has_size =
         p->key_size == 64 || p->key_size == 128 || (p->key_size == 256 && !p->key_decay);
     const bool reads = p->read == REC_AFTER || p->key_decay;
@@ -55,6 +53,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&first, "BACK", 0);
     ejki_cuda_add(&first, "SQUARE", l.wide);
     if (p->key_decay) ejki_cuda_add(&first, "BEFORE", p->read == REC_BEFORE);
+    if (p->key_decay) ejki_cuda_add(&first, "LEFTS", walk.lefts);
     scan = rec_walk_constants(p, &l, walk.terms);
     if (p->key_decay)
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
@@ -62,7 +61,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     else
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
                        &first);
-    rec_want_walk(&kernels, SCAN, &l, scan, false);
+    rec_want_walk(&kernels, SCAN, &walk, &l, scan);
     launch->workspace_bytes =
         (size_t)(inverse_bytes(p, &l) + score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p));
     return ejki_cuda_ready_all(launch, &kernels);
@@ -94,5 +93,5 @@ EJKI_DECLARE(recurrent_attention_chunk_cuda, .version = 1, .priority = 1, .appli
              .prepare = prepare, .run = run,
              .needs =
                  "sums or delta rules without decays of values or segments, Dk 64, 128 or 256, "
-                 "Dv a multiple of 16; with decays of keys Dk up to 128 and no final state, as "
-                 "where the old state is read")
+                 "Dv a multiple of 16; with decays of keys Dk up to 128, as where the old state is "
+                 "read, and of delta rules no final state")

@@ -82,14 +82,14 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     }
     keep_rows(a, w, a.backs, chunk, y);
     decay_state(factors, w.part, d);
-    add_to_state(stage + TILE, w.part, factors, REC_ASKED, d_out, d);
+    add_to_state<TERMS>(stage + TILE, w.part, factors, REC_ASKED, d_out, d);
     if constexpr (UPDATE == REC_DELTA) {
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 y[n][i] *= KEY_DECAY ? -factors[KEY_SIZE + 8 * n + threadIdx.x % 4 * 2 + i % 2] : -1;
-        add_to_state(stage, w.part, factors, REC_UNSEEN, y, d);
+        add_to_state<TERMS>(stage, w.part, factors, REC_UNSEEN, y, d);
     }
 }
 

@@ -22,15 +22,20 @@ struct logs {
     float head[REC_CHUNK];                      /* gates of the head */
 };
 
-/* Gates of a chunk's rows, of which there are `rows`; those of the head have been loaded. */
+/* Gates of a channel of the rows of a sub-chunk; those of the head have been loaded. */
+DEVICE void load_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h, int sub,
+                       int channel, const logs &s, float (&g)[SUB]) {
+#pragma unroll
+    for (int n = 0; n < SUB; n++) g[n] = p.head_decay ? s.head[SUB * sub + n] : 0;
+    add_channel(p, q, rec_token(&p, &q, first + SUB * sub), h, channel, rows - SUB * sub, g);
+}
+
+/* Log decays of a chunk's rows, of which there are `rows`. */
 DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h, logs &s) {
     const int channel = threadIdx.x % KEY_SIZE;
     for (int sub = threadIdx.x / KEY_SIZE; sub < 4; sub += THREADS / KEY_SIZE) {
-        const rec_size t = rec_token(&p, &q, first + SUB * sub);
         float g[SUB], sum = 0;
-#pragma unroll
-        for (int n = 0; n < SUB; n++) g[n] = p.head_decay ? s.head[SUB * sub + n] : 0;
-        add_channel(p, q, t, h, channel, rows - SUB * sub, g);
+        load_gates(p, q, first, rows, h, sub, channel, s, g);
 #pragma unroll
         for (int n = 0; n < SUB; n++) {
             if (SUB * sub + n < rows) sum += LOG2_E * (g[n] < LEAST ? LEAST : g[n]);

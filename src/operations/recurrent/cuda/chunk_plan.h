@@ -9,9 +9,12 @@
 /* As chunk_prepare.cu and rows of chunk_walk.cuh have them. */
 enum { REC_CHUNK_THREADS = 128, REC_CHUNK_PITCH = REC_CHUNK + 4 };
 
-/* A walk: pieces of what is multiplied, of P and of T in a stage; whether it makes outputs. */
+/*
+ * A walk: pieces of what is read of the state, of what is added to it, of P and of T in a stage; whether it makes
+ * outputs.
+ */
 typedef struct rec_walk {
-    int64_t terms, scores, inverses;
+    int64_t terms, lefts, scores, inverses;
     bool asks;
 } rec_walk;
 
@@ -38,8 +41,8 @@ static inline int64_t rec_tile_bytes(int64_t columns) {
     return REC_CHUNK * ejki_round_up(columns, 64) * 2;
 }
 /* Tiles with their decays that are made of a chunk: where these are factors of elements. */
-static inline int64_t rec_operands(const rec_problem *p) {
-    return p->update == REC_RANK_ONE ? 4 : p->key_decay ? 3 : 0;
+static inline int64_t rec_operands(const rec_problem *p, int64_t lefts) {
+    return p->update == REC_RANK_ONE ? 4 : !p->key_decay ? 0 : lefts > 1 ? 4 : 3;
 }
 /* Of shared memory of what prepares chunks. */
 static inline int64_t rec_prepare_bytes(const rec_problem *p) {
@@ -52,7 +55,7 @@ static inline int64_t rec_prepare_bytes(const rec_problem *p) {
     return ejki_max(tiles, inverse) + rows + gates;
 }
 static inline int64_t rec_factor_floats(const rec_problem *p) {
-    return rec_operands(p) > 0 ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
+    return rec_operands(p, 1) > 0 ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
 }
 /* Of T or P. */
 static inline int64_t rec_block_bytes(bool wide) {
@@ -62,7 +65,7 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
                                      const rec_layout *l) {
     const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
     const int64_t blocks = (walk->scores + walk->inverses) * rec_block_bytes(l->wide);
-    const int64_t stage = ejki_max(rec_operands(p), 2) * rec_tile_bytes(p->key_size) +
+    const int64_t stage = ejki_max(rec_operands(p, walk->lefts), 2) * rec_tile_bytes(p->key_size) +
                           rec_tile_bytes(l->columns) + blocks + 4 * rec_factor_floats(p);
     return l->stages * ejki_round_up(stage, l->wide ? 1024 : 16) + sums;
 }
@@ -74,11 +77,13 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
 static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *walk,
                                          const ejk_gpu_info *gpu) {
     rec_layout l = {.parts = 1, .warps = 4, .columns = 64, .stages = 3, .turns = 1, .wide = true};
+    /* A state that one block has written another may not have read yet. */
+    const bool may_overwrite = walk->lefts > 1 && p->view[REC_INITIAL].present;
     const int64_t blocks = rec_walk_blocks(p, &l);
     if (p->value_size % 128 == 0 && blocks > gpu->multiprocessors) l.warps = 8, l.columns = 128;
     const int64_t resident = l.warps == 4 && blocks > gpu->multiprocessors ? 2 : 1;
     if (resident * (rec_walk_bytes(p, walk, &l) + 1024) > gpu->shared_bytes) l.stages = 2;
-    if (walk->asks && 2 * blocks <= gpu->multiprocessors) l.turns = 2;
+    if (walk->asks && !may_overwrite && 2 * blocks <= gpu->multiprocessors) l.turns = 2;
     return l;
 }
 
@@ -134,7 +139,7 @@ static inline ejki_cuda_constants rec_walk_constants(const rec_problem *p, const
         ejki_cuda_add(&constants, "GROUPS", l->warps / 4);
         ejki_cuda_add(&constants, "TURNS", l->turns);
     }
-    ejki_cuda_add(&constants, "KEY_DECAY", rec_operands(p) > 0);
+    ejki_cuda_add(&constants, "KEY_DECAY", rec_operands(p, 1) > 0);
     ejki_cuda_add(&constants, "STAGES", l->stages);
     return constants;
 }
@@ -143,10 +148,11 @@ static inline ejki_cuda_constants rec_walk_constants(const rec_problem *p, const
 enum { REC_REST = 32 };
 
 /* The walk that makes outputs, or keeps what gradients need. */
-static inline void rec_want_walk(ejki_cuda_kernels *kernels, int32_t slot, const rec_layout *l,
-                                 ejki_cuda_constants constants, bool keep) {
+static inline void rec_want_walk(ejki_cuda_kernels *kernels, int32_t slot, const rec_walk *walk,
+                                 const rec_layout *l, ejki_cuda_constants constants) {
     ejki_cuda_add(&constants, "REST", REC_REST);
-    ejki_cuda_add(&constants, "KEEP", keep);
+    ejki_cuda_add(&constants, "LEFTS", walk->lefts);
+    ejki_cuda_add(&constants, "KEEP", !walk->asks);
     if (l->wide)
         ejki_cuda_want(kernels, slot, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
                        &constants);

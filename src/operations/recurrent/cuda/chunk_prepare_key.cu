@@ -10,7 +10,9 @@
  * With BEFORE, of sums, queries read the state before the token: they have the decays of the row before, and the bonus
  * makes the diagonal of P.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, BEFORE, TERMS (1), BACK (for gradients), SQUARE (T and P for wgmma).
+ * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, BEFORE, TERMS (1), LEFTS (1; of sums 3, where the state after the last
+ * token is wanted: keys with their decays to the chunk's end have as many pieces), BACK (for gradients), SQUARE (T and
+ * P for wgmma).
  */
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
 #include "operations/recurrent/cuda/chunk_logs.cuh"
@@ -227,6 +229,44 @@ DEVICE void put_diagonal(const rec_problem &p, rec_size h, u32 keys, u32 queries
 
 /* ---- Operands --------------------------------------------------------------------------------------- */
 
+/* Sums of gates behind each row, in place of those up to it: differences of these would have lost bits. */
+DEVICE void add_gates_behind(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h,
+                             parts &s, float *passed) {
+    const int channel = threadIdx.x;
+    float sum = 0;
+    if (channel >= KEY_SIZE) return;
+#pragma unroll 1
+    for (int sub = 3; sub >= 0; sub--) {
+        float g[SUB];
+        load_gates(p, q, first, rows, h, sub, channel, s, g);
+#pragma unroll
+        for (int n = SUB - 1; n >= 0; n--) {
+            s.log[(SUB * sub + n) * LOG_PITCH + channel] = sum;
+            if (SUB * sub + n < rows) sum += g[n] < LEAST ? LEAST : g[n];
+        }
+    }
+    passed[channel] = exp_of(sum);
+}
+
+/* Keys with their decays to the chunk's end, in three pieces. */
+DEVICE void put_pieces(u32 keys, const parts &s, u32 *to) {
+    enum { WORDS = KEY_SIZE / 2, ALL = REC_CHUNK * WORDS };
+    const int channel = threadIdx.x % WORDS * 2;
+#pragma unroll 2
+    for (int row = threadIdx.x / WORDS; row < REC_CHUNK; row += THREADS / WORDS) {
+        const float2 k = widen_pair(load_pair(keys, row, channel));
+        const float2 log = *(const float2 *)(s.log + row * LOG_PITCH + channel);
+        const float by = s.k_factor[row];
+        float x = k.x * by * exp_of(log.x), y = k.y * by * exp_of(log.y);
+#pragma unroll
+        for (int piece = 0; piece < 3; piece++) {
+            const u32 own = pack(x, y);
+            to[(piece == 2 ? 0 : 2 + piece) * ALL + row * WORDS + channel / 2] = own;
+            x -= widen((u16)own), y -= widen((u16)(own >> 16));
+        }
+    }
+}
+
 /* A thread has two channels of every so many rows. */
 DEVICE void put_operands(u32 keys, u32 queries, const parts &s, u32 *to, float *passed) {
     enum { WORDS = KEY_SIZE / 2, ALL = REC_CHUNK * WORDS };
@@ -249,10 +289,10 @@ DEVICE void put_operands(u32 keys, u32 queries, const parts &s, u32 *to, float *
             u32 *at = to + row * WORDS + channel / 2;
             if (UPDATE == REC_DELTA) at[0] = pack(k.x * (x * by_k), k.y * (y * by_k));
             at[ALL] = pack(q.x * (asked_x * by_q), q.y * (asked_y * by_q));
-            at[2 * ALL] = pack(k.x * (left_x * by_k), k.y * (left_y * by_k));
+            if (LEFTS == 1) at[2 * ALL] = pack(k.x * (left_x * by_k), k.y * (left_y * by_k));
         }
     }
-    if (threadIdx.x < KEY_SIZE) passed[threadIdx.x] = power_of_2(totals(s, 0, 4, threadIdx.x));
+    if (LEFTS == 1 && threadIdx.x < KEY_SIZE) passed[threadIdx.x] = power_of_2(totals(s, 0, 4, threadIdx.x));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_constant__ rec_chunked a) {
@@ -292,8 +332,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     if (SQUARE) clear_others(scores, BACK);
     put_products(s, kk, qk, scores);
     put_diagonal(p, h, keys, queries, s, scores);
-    put_operands(keys, queries, s, (u32 *)(a.operands + place * (3 * REC_CHUNK * KEY_SIZE * 2)),
-                 a.factors + place * (KEY_SIZE + REC_CHUNK));
+    u32 *operands = (u32 *)(a.operands + place * ((LEFTS > 1 ? 4 : 3) * REC_CHUNK * KEY_SIZE * 2));
+    float *passed = a.factors + place * (KEY_SIZE + REC_CHUNK);
+    put_operands(keys, queries, s, operands, passed);
+    if (LEFTS > 1) {
+        __syncthreads();
+        add_gates_behind(p, q, first, rows, h, s, passed);
+        __syncthreads();
+        put_pieces(keys, s, operands);
+    }
     if (thread < REC_CHUNK) a.factors[(place + 1) * (KEY_SIZE + REC_CHUNK) - REC_CHUNK + thread] = s.beta[thread];
     if (UPDATE != REC_DELTA && !BACK) return;
     __syncthreads();

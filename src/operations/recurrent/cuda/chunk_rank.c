@@ -8,14 +8,14 @@ enum { PREPARE, SCAN };
 enum { THREADS = 256 };
 
 /* Operands are rounded, and their inverse is in them already. */
-static const rec_walk walk = {.terms = 1, .scores = 1, .inverses = 0, .asks = true};
+static const rec_walk walk = {.terms = 1, .lefts = 1, .scores = 1, .inverses = 0, .asks = true};
 
 /* Memory of a call. */
 static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
     return rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
 }
 static int64_t operand_bytes(const rec_problem *p) {
-    return rec_chunks(p) * p->heads * rec_operands(p) * REC_CHUNK * p->key_size * 2;
+    return rec_chunks(p) * p->heads * rec_operands(p, walk.lefts) * REC_CHUNK * p->key_size * 2;
 }
 static int64_t factor_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_factor_floats(p) * (int64_t)sizeof(float);
@@ -51,7 +51,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     scan = rec_walk_constants(p, &l, walk.terms);
     ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_rank.cu",
                    "prepare_rank", &first);
-    rec_want_walk(&kernels, SCAN, &l, scan, false);
+    rec_want_walk(&kernels, SCAN, &walk, &l, scan);
     launch->workspace_bytes = (size_t)(score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p));
     return ejki_cuda_ready_all(launch, &kernels);
 }

@@ -6,15 +6,16 @@
  * anything made of it passes through memory. Where there are few heads, PARTS warps share rows of the state and add up
  * S'K' and S'Q' through shared memory; sums over 64 rows come first either way, so that PARTS is a matter of speed
  * only. What warps of a block share comes ahead by cp.async: tiles of keys, queries and values, and T and P, which lie
- * as right operands. The state stays in floats. Products round it and u to TERMS numbers of the element type: one if
- * only outputs are wanted, which are rounded anyway, three, which have all bits, where the state after the last token
- * is wanted. Columns never meet: bits do not depend on the grid.
+ * as right operands. The state stays in floats. Products round it to TERMS numbers of the element type, and what is
+ * added to it to LEFTS: one if only outputs are wanted, which are rounded anyway, three, which have all bits, where the
+ * state after the last token is wanted. Of sums nothing that is read of a state is added to the next. Columns never
+ * meet: bits do not depend on the grid.
  *
  * With packed sequences the last REST blocks clear the tokens that are in none. With KEEP no outputs are made, but what
  * gradients need is kept: the state before each chunk, and u.
  *
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128, 256), PARTS (a divisor of KEY_SIZE / 64), WARPS (a multiple of PARTS),
- * UPDATE, KEY_DECAY, TERMS, STAGES (1 or 2), REST, KEEP.
+ * UPDATE, KEY_DECAY, TERMS, LEFTS, STAGES (1 or 2), REST, KEEP.
  */
 #define SCORES   (KEEP ? 0 : 1)
 #define INVERSES (UPDATE == REC_DELTA ? TERMS : 0)
@@ -65,8 +66,10 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     }
     if (!KEEP) multiply_blocks<1, 1, true>(w, u, (const uint4 *)(memory + SCORE), out);
     decay_state(factors, w.part, s);
-    if (UPDATE == REC_RANK_ONE) add_to_state(stage + WRITTEN, w.part, factors, REC_LEFT, seen, s);
-    add_to_state(stage + LEFT, w.part, factors, REC_LEFT, u, s);
+    if (UPDATE == REC_RANK_ONE) add_to_state<OF_U>(stage + WRITTEN, w.part, factors, REC_LEFT, seen, s);
+#pragma unroll
+    for (int n = IN_TILES - 1; n >= 0; n--)
+        add_to_state<OF_U>(stage + LEFT_PIECE(n), w.part, factors, REC_LEFT, u, s);
     if (!KEEP) store_outputs(a.p, w, chunk * REC_CHUNK, out);
 }
 

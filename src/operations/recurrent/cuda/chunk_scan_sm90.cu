@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The walk over chunks (chunk.cuh) for compute capability 9.0: as chunk_scan.cu has it, but for products, which are
- * those of chunk_wide.cuh. There is no state after the last token, which would have to have the precision of floats:
- * nothing but bf16 is multiplied. With KEEP no outputs are made, but what gradients need is kept: the state before each
- * chunk, and u. Where multiprocessors would be idle, TURNS blocks walk with the same columns of the state and make
- * outputs of chunks in turn.
+ * those of chunk_wide.cuh. What is read of the state is rounded to bf16, so that only of sums there is a state after
+ * the last token: what is added to it has three pieces then (LEFTS). With KEEP no outputs are made, but what gradients
+ * need is kept: the state before each chunk, and u. Where multiprocessors would be idle, TURNS blocks walk with the
+ * same columns of the state and make outputs of chunks in turn.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), TURNS (1, 2), REST,
- * KEEP.
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, LEFTS (1, of sums 3), STAGES (2, 3),
+ * TURNS (1, 2), REST, KEEP.
  */
 #define SCORES   (KEEP ? 0 : 1)
 #define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
@@ -21,7 +21,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
     float seen[32], out[32], u[8][4];
-    u32 state[KEY_SIZE / 4], own[16], left[16], written[16];
+    u32 state[KEY_SIZE / 4], own[16], left[OF_U][16], written[16];
     if (KEEP) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
     if (asks || UPDATE != REC_ADD) {
         pack_all(s, state);
@@ -82,15 +82,22 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
         for (int i = 0; i < 4; i++)
             if (UPDATE == REC_DELTA) u[n][i] = seen[4 * n + i];
         own[2 * n] = pack(u[n][0], u[n][1]), own[2 * n + 1] = pack(u[n][2], u[n][3]);
-        left[2 * n] = pack(u[n][0] * by.x, u[n][1] * by.y), left[2 * n + 1] = pack(u[n][2] * by.x, u[n][3] * by.y);
+        float rest[4] = {u[n][0] * by.x, u[n][1] * by.y, u[n][2] * by.x, u[n][3] * by.y};
+#pragma unroll
+        for (int piece = 0; piece < OF_U; piece++) {
+            left[piece][2 * n] = pack(rest[0], rest[1]), left[piece][2 * n + 1] = pack(rest[2], rest[3]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) rest[i] -= widen((u16)(left[piece][2 * n + i / 2] >> i % 2 * 16));
+        }
     }
     hold(own);
-    hold(left);
+#pragma unroll
+    for (int piece = 0; piece < OF_U; piece++) hold(left[piece]);
     if (asks) begin_square(own, stage + SCORE, out, 1);
     if (UPDATE == REC_RANK_ONE)
-        begin_updates(written, stage + WRITTEN, left, stage + LEFT, s);
+        begin_updates(written, stage + WRITTEN, left[0], stage + LEFT, s);
     else
-        begin_update(left, stage + LEFT, s);
+        begin_pieces(left, stage, s);
     if (KEEP && UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
     if (asks) {
         wgmma_wait<1>();
@@ -100,7 +107,8 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     }
     wgmma_wait<0>();
     hold(s);
-    hold(left);
+#pragma unroll
+    for (int piece = 0; piece < OF_U; piece++) hold(left[piece]);
     if (UPDATE == REC_RANK_ONE) hold(written);
 }
 
@@ -127,4 +135,5 @@ extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __gr
         else if (KEEP || TURNS > 1)
             pass_chunk<false>(a, w, n, stage, s);
     });
+    if (!KEEP && turn == 0) store_state(w, p.view[REC_FINAL], (const float(&)[ROWS][4])s);
 }

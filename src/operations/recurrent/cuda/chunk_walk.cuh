@@ -3,8 +3,9 @@
  * What the walks over chunks do alike, forwards and backwards: chunk_scan.cu has their structure. A state, or its
  * cotangent, lies in registers as tiles of 8 of its rows; what warps of a block share is in stages of shared memory.
  *
- * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, UPDATE, KEY_DECAY, TERMS, STAGES; and SCORES, pieces of P in a stage,
- * INVERSES, those of T, and whether they are squares (SQUARE), before this is included.
+ * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, UPDATE, KEY_DECAY, TERMS, STAGES; LEFTS, pieces of what is added to the
+ * state, if others than TERMS; and SCORES, pieces of P in a stage, INVERSES, those of T, and whether they are squares
+ * (SQUARE), before this is included.
  */
 #ifndef EJKI_RECURRENT_CHUNK_WALK_CUH
 #define EJKI_RECURRENT_CHUNK_WALK_CUH
@@ -12,6 +13,9 @@
 #include "operations/recurrent/cuda/chunk.cuh"
 #include "operations/recurrent/cuda/rows.cuh"
 
+#ifndef LEFTS
+#define LEFTS TERMS
+#endif
 #ifndef COLUMNS
 #define COLUMNS (16 * (WARPS / PARTS))
 #endif
@@ -21,14 +25,18 @@
 
 /*
  * A stage: keys, queries, with key decays keys with those to the chunk's end, of rank-one updates also what is written
- * for what is read, values, P, T, factors.
+ * for what is read, values, P, T, factors. Sums with key decays have no use for the first tile: of keys in three pieces
+ * that is the third.
  */
 #define TILE    (REC_CHUNK * pitch_of(KEY_SIZE) * 2)
-#define TILES   (!KEY_DECAY ? 2 : UPDATE == REC_RANK_ONE ? 4 : 3)
+#define IN_TILES (KEY_DECAY && UPDATE == REC_ADD ? LEFTS : 1) /* pieces that are tiles; others are those of u */
+#define OF_U     (IN_TILES > 1 ? 1 : LEFTS)
+#define TILES   (!KEY_DECAY ? 2 : UPDATE == REC_RANK_ONE || IN_TILES > 1 ? 4 : 3)
 #define BLOCKS  (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
 #define FACTORS (4 * (KEY_DECAY ? KEY_SIZE + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK))
 #define LEFT    (KEY_DECAY ? 2 * TILE : 0)
 #define WRITTEN (3 * TILE)
+#define LEFT_PIECE(n) (LEFT + (n == 2 ? -2 : n) * TILE)
 #define VALUE   (TILES * TILE)
 #define SCORE   (VALUE + REC_CHUNK * pitch_of(COLUMNS) * 2)
 #define INVERSE (SCORE + SCORES * BLOCKS)
@@ -275,13 +283,14 @@ DEVICE void decay_state(const float *factors, int part, float (&s)[ROWS][4]) {
             s[n][i] *= factors[KEY_DECAY ? 8 * (ROWS * part + n) + lane % 4 * 2 + i % 2 : REC_PASSED * REC_CHUNK];
 }
 
-/* S += the sum over tokens of rows of a tile times those of u, which have factors. */
+/* S += the sum over tokens of rows of a tile times those of u, which have factors, in so many pieces. */
+template <int pieces>
 DEVICE void add_to_state(u32 tile, int part, const float *factors, int which, const float (&u)[8][4],
                          float (&s)[ROWS][4]) {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         float x[2][4];
-        u32 left[TERMS][4], right[ROWS / 2][4];
+        u32 left[pieces][4], right[ROWS / 2][4];
 #pragma unroll
         for (int n = 0; n < ROWS / 2; n++)
             load_right_trans<KEY_SIZE>(right[n], tile, 16 * k, ROWS / 2 * part + n);
@@ -291,9 +300,9 @@ DEVICE void add_to_state(u32 tile, int part, const float *factors, int which, co
 #pragma unroll
             for (int i = 0; i < 4; i++) x[n][i] = u[2 * k + n][i] * (i % 2 ? by.y : by.x);
         }
-        pack_pieces<TERMS>(left, x[0], x[1]);
+        pack_pieces<pieces>(left, x[0], x[1]);
 #pragma unroll
-        for (int piece = TERMS - 1; piece >= 0; piece--)
+        for (int piece = pieces - 1; piece >= 0; piece--)
 #pragma unroll
             for (int n = 0; n < ROWS / 2; n++) {
                 mma(s[2 * n], left[piece], right[n][0], right[n][1]);

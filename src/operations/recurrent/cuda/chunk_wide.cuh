@@ -38,7 +38,7 @@ DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage
     const rec_size place = w.place + (rec_size)chunk * a.p.heads;
     if (KEY_DECAY) {
         const u16 *from = (const u16 *)a.operands + place * (TILES * REC_CHUNK * KEY_SIZE);
-        for (int n = UPDATE == REC_ADD ? 1 : 0; n < TILES; n++) {
+        for (int n = UPDATE == REC_ADD && IN_TILES == 1 ? 1 : 0; n < TILES; n++) {
             const rows_of rows = {from + n * (REC_CHUNK * KEY_SIZE), KEY_SIZE, 0, true};
             if (asks || n != 1) copy_panels(stage + n * TILE, rows, 0, REC_CHUNK, KEY_SIZE);
         }
@@ -100,6 +100,15 @@ DEVICE void begin_updates(const u32 (&u)[16], u32 tile, const u32 (&x)[16], u32 
     wgmma_fence();
     update(u, tile, s);
     update(x, other, s);
+    wgmma_commit();
+}
+/* In pieces, the least ones first. */
+DEVICE void begin_pieces(const u32 (&u)[OF_U][16], u32 stage, float (&s)[KEY_SIZE / 2]) {
+    hold(s);
+    wgmma_fence();
+#pragma unroll
+    for (int n = LEFTS - 1; n >= 0; n--)
+        update(u[IN_TILES > 1 ? 0 : n], stage + (IN_TILES > 1 ? LEFT_PIECE(n) : LEFT), s);
     wgmma_commit();
 }
 

@@ -20,10 +20,11 @@ static int64_t pieces_of(const rec_problem *p) {
     return any ? 3 : 1;
 }
 static rec_walk keep_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0, false};
+    return (rec_walk){pieces_of(p), pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0, false};
 }
 static rec_walk back_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), pieces_of(p), p->update == REC_DELTA ? pieces_of(p) : 0, false};
+    return (rec_walk){pieces_of(p), pieces_of(p), pieces_of(p),
+                      p->update == REC_DELTA ? pieces_of(p) : 0, false};
 }
 
 /* Shared memory of chunk_rows.cu, or of chunk_rows_key.cu. */
@@ -80,7 +81,8 @@ static bool applicable(const void *problem) {
 static void want_walks(const rec_problem *p, const rec_layout *there, const rec_layout *back,
                        ejki_cuda_kernels *kernels) {
     const ejki_cuda_constants over = rec_walk_constants(p, back, pieces_of(p));
-    rec_want_walk(kernels, KEEP, there, rec_walk_constants(p, there, pieces_of(p)), true);
+    const rec_walk keep = keep_of(p);
+    rec_want_walk(kernels, KEEP, &keep, there, rec_walk_constants(p, there, pieces_of(p)));
     if (there->wide)
         ejki_cuda_want(kernels, BACK, "operations/recurrent/cuda/chunk_back_sm90.cu", "back_sm90",
                        &over);
@@ -113,6 +115,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&first, "BACK", 1);
     ejki_cuda_add(&first, "SQUARE", of_keep.wide);
     if (p->key_decay) ejki_cuda_add(&first, "BEFORE", 0);
+    if (p->key_decay) ejki_cuda_add(&first, "LEFTS", 1);
     ejki_cuda_add(&sums, "PARTS", rec_cuda_parts(p));
     if (p->key_decay) {
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
