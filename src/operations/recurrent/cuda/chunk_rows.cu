@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of a chunk's rows (chunk.cuh) whose decays are those of heads, for all chunks at once: a block for each
- * chunk of a head, of whose warps each has 16 rows. With f = d_out u' and n = -beta y u' times the decays between their
- * tokens, on and below the diagonal,
+ * chunk of a head, two warps for 16 of its rows, which have half of the keys each. With f = d_out u', of one of them,
+ * and n = -beta y u', of the other, times the decays between their tokens, on and below the diagonal,
  *
  *     dq = scale (e^G S d_out + f k)          d_beta = y v - e^G k (S y) - M (y u')       M = A / beta
  *     dk = f' q - e^G beta S y + (n + n') k + e^(G_end - G) dS u
@@ -14,22 +14,25 @@
  *
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS, DIRECT.
  */
+#define WARPS 8
 #include "operations/recurrent/cuda/chunk_gates.cuh"
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 
 struct parts {
     float f[REC_CHUNK * PITCH], n[REC_CHUNK * PITCH];
     chunk_gates g;
-    float since[REC_CHUNK], until[REC_CHUNK], beta[REC_CHUNK]; /* of rows */
+    /* Of rows, from both warps: sums with keys or queries, gradients of beta and of step sizes, and sums just now. */
+    float since[HALVES][REC_CHUNK], until[HALVES][REC_CHUNK], beta[HALVES][REC_CHUNK], step[HALVES][REC_CHUNK];
+    float along[HALVES][REC_CHUNK];
     float gate[WARPS][REC_CHUNK]; /* what passes by the gate behind a row, of a warp's rows */
-    float step[REC_CHUNK], met[WARPS]; /* gradients of step sizes; sums of S dS */
+    float met[WARPS];             /* sums of S dS */
 };
 
 /* ---- Between tokens --------------------------------------------------------------------------------- */
 
 /* Rows 16 warp … of a product of two tiles' rows, columns up to the diagonal. */
 DEVICE void multiply_rows(u32 rows, u32 columns, float (&sum)[8][4]) {
-    const int warp = threadIdx.x / 32;
+    const int warp = sub_of_warp();
     clear(sum);
 #pragma unroll 2
     for (int k = 0; k < KEY_SIZE / 16; k++) {
@@ -50,14 +53,14 @@ DEVICE void multiply_rows(u32 rows, u32 columns, float (&sum)[8][4]) {
  * column, over the rows behind it, of which a warp has 16.
  */
 DEVICE void add_passing(parts &s, float (&passing)[8][4]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, sub = sub_of_warp(), lane = threadIdx.x % 32;
     float sum[2] = {0, 0};
 #pragma unroll
     for (int tile = 0; tile < 8; tile++) {
         float column[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = 16 * warp + lane / 4 + 8 * half, from = 8 * tile + lane % 4 * 2;
+            const int row = 16 * sub + lane / 4 + 8 * half, from = 8 * tile + lane % 4 * 2;
             float *own = passing[tile] + 2 * half, all = own[0] + own[1];
             const float one = __shfl_up_sync(~0u, all, 1, 4);
             if (lane % 4 >= 1) all += one;
@@ -83,7 +86,7 @@ DEVICE void add_passing(parts &s, float (&passing)[8][4]) {
  */
 DEVICE void put_square(const parts &s, float *square, bool has_diagonal, const float (&factor)[2],
                        const float (&product)[8][4], float (&x)[8][4]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
+    const int warp = sub_of_warp(), lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
     const float2 own[] = {s.g.pair[row], s.g.pair[row + 8]};
 #pragma unroll
     for (int tile = 0; tile < 8; tile++) {
@@ -104,32 +107,37 @@ DEVICE void put_square(const parts &s, float *square, bool has_diagonal, const f
     }
 }
 
-/* f and n with their decays to shared memory, what passes by gates to theirs; M (y u') is taken off d_beta. */
-DEVICE void put_between(parts &s, u32 keys, u32 queries, float (&f)[8][4], float (&n)[8][4], float (&beta)[2]) {
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-    const float one[] = {1, 1}, query[] = {s.g.q_factor[row], s.g.q_factor[row + 8]};
+/*
+ * f or n, which x is, with its decays to shared memory, what passes by gates to theirs; M (y u') is taken off d_beta.
+ */
+DEVICE void put_between(parts &s, u32 keys, u32 queries, float (&x)[8][4], float (&beta)[2]) {
+    const int row = sub_of_warp() * 16 + threadIdx.x % 32 / 4;
     float product[8][4];
-    if (DELTA) {
+    if (warp_asks()) {
+        const float one[] = {1, 1}, query[] = {s.g.q_factor[row], s.g.q_factor[row + 8]};
+        multiply_rows(queries, keys, product);
+        put_square(s, s.f, true, one, product, x);
+#pragma unroll
+        for (int tile = 0; tile < 8; tile++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[tile][i] *= query[i / 2];
+    } else if (DELTA) {
         const float key[] = {s.g.k_factor[row], s.g.k_factor[row + 8]};
         const float own[] = {-s.g.beta[row], -s.g.beta[row + 8]};
         multiply_rows(keys, keys, product);
-        put_square(s, s.n, false, own, product, n);
+        put_square(s, s.n, false, own, product, x);
 #pragma unroll
         for (int tile = 0; tile < 8; tile++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                n[tile][i] *= key[i / 2];
-                beta[i / 2] -= n[tile][i];
-                n[tile][i] *= own[i / 2];
+                x[tile][i] *= key[i / 2];
+                beta[i / 2] -= x[tile][i];
+                x[tile][i] *= own[i / 2];
             }
+    } else {
+        return;
     }
-    multiply_rows(queries, keys, product);
-    put_square(s, s.f, true, one, product, f);
-#pragma unroll
-    for (int tile = 0; tile < 8; tile++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) f[tile][i] = f[tile][i] * query[i / 2] + (DELTA ? n[tile][i] : 0);
-    add_passing(s, f);
+    add_passing(s, x);
 }
 
 /* ---- States ----------------------------------------------------------------------------------------- */
@@ -161,14 +169,15 @@ DEVICE float meet_states(const rec_chunked &a, const work &w) {
     return sum_of_lanes(sum, 32);
 }
 
-/* Rows get factors; each one's sum times its row of the tile. */
+/* Rows get factors; each one's sum times its row of the tile, over the warp's keys. */
 DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[TILES][4], float (&along)[2]) {
     along[0] = along[1] = 0;
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float2 own = widen_pair(load_pair(tile, row + 8 * half, 8 * n + threadIdx.x % 4 * 2));
+            const int key = 8 * (first_tile() + n) + threadIdx.x % 4 * 2;
+            const float2 own = widen_pair(load_pair(tile, row + 8 * half, key));
             along[half] += own.x * x[n][2 * half] + own.y * x[n][2 * half + 1];
             x[n][2 * half] *= factor[half], x[n][2 * half + 1] *= factor[half];
         }
@@ -176,20 +185,25 @@ DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[T
 }
 
 /* The gradient of a tile's rows, through their normalisation, to its tensor. */
-DEVICE void store_direct(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int role, u32 tile,
+DEVICE void store_direct(const rec_chunked &a, parts &s, const rec_sequence &q, const work &w, rec_size h, int role, u32 tile,
                          float (&x)[TILES][4]) {
     if (a.p.normalise) {
         float factor[2], along[2], by[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) by[half] = factor[half] = factor_of(a.p, tile, w.row + 8 * half);
         scale_rows(tile, w.row, factor, x, along);
+        if (threadIdx.x % 4 == 0)
+            for (int half = 0; half < 2; half++) s.along[half_of_warp()][w.row + 8 * half] = along[half];
+        __syncthreads();
 #pragma unroll
-        for (int half = 0; half < 2; half++) by[half] *= by[half] * by[half] * along[half];
+        for (int half = 0; half < 2; half++)
+            by[half] *= by[half] * by[half] * (s.along[0][w.row + 8 * half] + s.along[1][w.row + 8 * half]);
 #pragma unroll
         for (int n = 0; n < TILES; n++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float2 own = widen_pair(load_pair(tile, w.row + 8 * half, 8 * n + threadIdx.x % 4 * 2));
+                const int key = 8 * (first_tile() + n) + threadIdx.x % 4 * 2;
+                const float2 own = widen_pair(load_pair(tile, w.row + 8 * half, key));
                 x[n][2 * half] -= own.x * by[half], x[n][2 * half + 1] -= own.y * by[half];
             }
     }
@@ -197,7 +211,7 @@ DEVICE void store_direct(const rec_chunked &a, const rec_sequence &q, const work
     for (int half = 0; half < 2; half++) {
         u16 *to = direct_row(a, q, w, h, role, w.row + 8 * half);
         if (!to) continue;
-        to += threadIdx.x % 4 * 2;
+        to += 8 * first_tile() + threadIdx.x % 4 * 2;
         if (((u64)to & 2) == 0) {
 #pragma unroll
             for (int n = 0; n < TILES; n++) *(u32 *)(to + 8 * n) = pack(x[n][2 * half], x[n][2 * half + 1]);
@@ -218,7 +232,7 @@ DEVICE void multiply_tile(u32 tile, int k, const float (&low)[4], const float (&
 #pragma unroll
     for (int n = 0; n < TILES / 2; n++) {
         u32 right[1][4];
-        load_right_trans<KEY_SIZE>(right[0], tile, 16 * k, n);
+        load_right_trans<KEY_SIZE>(right[0], tile, 16 * k, first_tile() / 2 + n);
         add_product(sum[2 * n], sum[2 * n + 1], left, right);
     }
 }
@@ -226,7 +240,7 @@ DEVICE void multiply_tile(u32 tile, int k, const float (&low)[4], const float (&
 /* What tokens say to each other: f k to dq, f' q and (n + n') k to dk. */
 DEVICE void add_tokens(const parts &s, u32 keys, u32 queries, float scale, float (&dq)[TILES][4],
                        float (&dk)[TILES][4]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = sub_of_warp(), lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int k = 0; k < 4; k++) {
         float f[2][4], turned[2][4], n[2][4];
@@ -294,10 +308,11 @@ DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_s
             since[half] -= s.g.beta[w.row + 8 * half] * seen;
         }
     }
-    if (lane % 4 == 0) s.since[w.row] = since[0], s.since[w.row + 8] = since[1];
+    if (lane % 4 == 0)
+        for (int half = 0; half < 2; half++) s.since[half_of_warp()][w.row + 8 * half] = since[half];
     add_tokens(s, keys, queries, scale, dq, dk);
     if (DIRECT & REC_DIRECT_QUERY)
-        store_direct(a, q, w, h, REC_QUERY, queries, dq);
+        store_direct(a, s, q, w, h, REC_QUERY, queries, dq);
     else
         store_rows(rows, REC_SUM_QUERY, dq);
 }
@@ -324,7 +339,7 @@ DEVICE void add_cotangent(const rec_chunked &a, parts &s, work &w, u32 keys, u32
     scale_rows(keys, w.row, factor, left_of, along);
     if (lane % 4 == 0)
         for (int half = 0; half < 2; half++)
-            s.until[w.row + 8 * half] = along[half] * factor[half] * s.g.k_factor[w.row + 8 * half];
+            s.until[half_of_warp()][w.row + 8 * half] = along[half] * factor[half] * s.g.k_factor[w.row + 8 * half];
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
@@ -337,25 +352,32 @@ DEVICE void return_step(parts &s, const work &w, u32 keys, float (&dk)[TILES][4]
 #pragma unroll
     for (int half = 0; half < 2; half++) factor[half] = s.g.beta[w.row + 8 * half];
     scale_rows(keys, w.row, factor, dk, along);
-    if (threadIdx.x % 4 == 0) s.step[w.row] = along[0], s.step[w.row + 8] = along[1];
+    if (threadIdx.x % 4 == 0)
+        for (int half = 0; half < 2; half++) s.step[half_of_warp()][w.row + 8 * half] = along[half];
+}
+
+/* What both warps of a row have. */
+DEVICE float both(const float (&x)[HALVES][REC_CHUNK], int row) {
+    return x[0][row] + x[1][row];
 }
 
 /* Sums of all that passes by a row's gate, by the thread of the row, of two whole warps. */
 DEVICE float gate_of_row(const parts &s, int row) {
     const int lane = row % 32;
-    float sum = 0, all = 0, since = s.since[row], until = s.until[row];
-    for (int n = 0; n < WARPS; n++) all += s.met[n], sum += row ? s.gate[n][row - 1] : 0;
+    float sum = 0, all = 0, since = both(s.since, row), until = both(s.until, row);
+    for (int n = 0; n < WARPS; n++) all += s.met[n];
+    for (int n = 0; n < (DELTA ? WARPS : WARPS / 2); n++) sum += row ? s.gate[n][row - 1] : 0;
     for (int n = 1; n < 32; n *= 2) {
         const float behind = __shfl_down_sync(~0u, since, n), before = __shfl_up_sync(~0u, until, n);
         if (lane + n < 32) since += behind;
         if (lane >= n) until += before;
     }
     const float own = __shfl_up_sync(~0u, until, 1);
-    const float other = sum_of_lanes(row < 32 ? s.since[row + 32] : s.until[row - 32], 32);
+    const float other = sum_of_lanes(row < 32 ? both(s.since, row + 32) : both(s.until, row - 32), 32);
     return sum + since + (lane ? own : 0) + other + s.g.before[REC_CHUNK - 1] * all;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant__ rec_chunked a) {
+extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
     const rec_size chunk = blockIdx.x / p.heads, h = blockIdx.x % p.heads;
@@ -374,14 +396,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
     work w = work_of(a, q, h, first);
     cp_async_wait<0>();
     __syncthreads();
-    end_gates(s.g);
+    if (thread < 2 * REC_CHUNK) end_gates(s.g);
     if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */
         s.g.k_factor[thread] = factor_of(p, keys, thread) * (p.by_step ? s.g.beta[thread] : 1);
-    else
+    else if (thread < 2 * REC_CHUNK)
         s.g.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
     __syncthreads();
     begin_slab(a, w, tiles, 0);
-    float *rows[2], beta[2], own_beta[2], f[8][4], n[8][4], dk[TILES][4];
+    float *rows[2], beta[2], own_beta[2], x[8][4], dk[TILES][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = w.row + 8 * half;
@@ -389,27 +411,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows(const __grid_constant
         rows[half] = row_of(a, q, w, h, row);
     }
     u16 *const values[] = {direct_row(a, q, w, h, REC_VALUE, w.row), direct_row(a, q, w, h, REC_VALUE, w.row + 8)};
-    multiply_columns(a, w, rows, values, own_beta, f, n, beta);
-    put_between(s, keys, queries, f, n, beta);
+    multiply_columns(a, w, rows, values, own_beta, x, x, beta);
+    put_between(s, keys, queries, x, beta);
     __syncthreads();
     make_rows(a, s, w, q, h, keys, queries, tiles, rows, dk, beta);
     add_cotangent(a, s, w, keys, tiles, dk);
     if (p.by_step) return_step(s, w, keys, dk);
     if (DIRECT & REC_DIRECT_KEY)
-        store_direct(a, q, w, h, REC_KEY, keys, dk);
+        store_direct(a, s, q, w, h, REC_KEY, keys, dk);
     else
         store_rows(rows, REC_SUM_KEY, dk);
     beta[0] = sum_of_lanes(beta[0], 4), beta[1] = sum_of_lanes(beta[1], 4);
     const float met = meet_states(a, w);
     if (lane == 0) s.met[thread / 32] = met;
-    if (lane % 4 == 0) s.beta[w.row] = beta[0], s.beta[w.row + 8] = beta[1];
+    if (lane % 4 == 0)
+        for (int half = 0; half < 2; half++) s.beta[half_of_warp()][w.row + 8 * half] = beta[half];
     __syncthreads();
     if (thread >= REC_CHUNK) return;
     const float gate = gate_of_row(s, thread);
     if (thread >= count) return;
     float *numbers = row_of(a, q, w, h, thread) + a.width - REC_NUMBERS;
-    numbers[REC_D_BETA] = DELTA ? s.beta[thread] : p.by_step ? s.step[thread] : 0;
+    numbers[REC_D_BETA] = DELTA ? both(s.beta, thread) : p.by_step ? both(s.step, thread) : 0;
     numbers[REC_D_HEAD] = gate;
     numbers[REC_ALONG_U] = 0;
-    numbers[REC_ALONG_X] = DELTA ? 0 : s.beta[thread];
+    numbers[REC_ALONG_X] = DELTA ? 0 : both(s.beta, thread);
 }

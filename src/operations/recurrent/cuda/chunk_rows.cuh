@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes gradients of a chunk's rows, whatever their decays; formulas are in chunk_rows.cu. KEY_SIZE, UPDATE. */
+/*
+ * What makes gradients of a chunk's rows, whatever their decays; formulas are in chunk_rows.cu. A warp has 16 rows, of 4
+ * warps all of their keys, of 8 half of them. KEY_SIZE, UPDATE.
+ */
 #ifndef EJKI_RECURRENT_CHUNK_ROWS_CUH
 #define EJKI_RECURRENT_CHUNK_ROWS_CUH
 
@@ -10,7 +13,8 @@
 #include "operations/recurrent/cuda/gradient.cuh"
 
 #define DELTA (UPDATE == REC_DELTA)
-#define TILES (KEY_SIZE / 8)
+#define HALVES (WARPS / 4)
+#define TILES (KEY_SIZE / 8 / HALVES) /* of keys of a warp */
 #define SLAB  64 /* columns of a state in shared memory at once */
 
 struct work {
@@ -20,6 +24,25 @@ struct work {
     rows_of value, d_out;
     bool has_d_out, is_full; /* all of the chunk's rows are there */
 };
+
+/* Which 16 rows a warp has, and which of its tiles of keys is its first. */
+DEVICE int sub_of_warp() {
+    return threadIdx.x / 32 % 4;
+}
+DEVICE int half_of_warp() {
+    return HALVES > 1 ? threadIdx.x / 128 : 0;
+}
+DEVICE int first_tile() {
+    return half_of_warp() * TILES;
+}
+
+/* Of 8 warps 4 have the products of d_out, the others those of y. */
+DEVICE bool warp_asks() {
+    return HALVES == 1 || half_of_warp() == 0;
+}
+DEVICE bool warp_tells() {
+    return HALVES == 1 || half_of_warp() == 1;
+}
 
 /* ---- Operands --------------------------------------------------------------------------------------- */
 
@@ -126,20 +149,23 @@ struct columns_of_rows {
     u32 d[4], v[4];
 
     DEVICE_MEMBER void load(const work &w, int n) {
-        const int warp = threadIdx.x / 32;
 #pragma unroll
         for (int column = 0; column < 4; column++)
-            if (column <= warp) u[column] = load_u(w, 16 * column, n);
+            if (column <= sub_of_warp() && (DELTA || warp_asks())) u[column] = load_u(w, 16 * column, n);
+        if (!DELTA || warp_asks()) load_d_out(w, w.row, n, d);
+        if (!warp_tells()) return;
         y = kept_operand(w.backs, w, w.row, n);
-        load_d_out(w, w.row, n, d);
         load_operand(w.value, w, w.row, n, v);
     }
 };
 
-/* Rows of the warp: f and n without decays; y v, of sums d_out v, is added up; dv goes to its row, or to `direct`. */
+/*
+ * Rows of the warp: f and n without decays, or one of both; y v, of sums d_out v, is added up; dv goes to its row, or to
+ * `direct`.
+ */
 DEVICE void multiply_columns(const rec_chunked &a, const work &w, float *const (&rows)[2], u16 *const (&direct)[2],
                              const float (&beta)[2], float (&f)[8][4], float (&n)[8][4], float (&along)[2]) {
-    const int warp = threadIdx.x / 32, vectors = rec_vectors(&a.p), steps = (int)(w.columns / 16);
+    const int sub = sub_of_warp(), vectors = rec_vectors(&a.p), steps = (int)(w.columns / 16);
     columns_of_rows next;
     clear(f);
     clear(n);
@@ -151,6 +177,7 @@ DEVICE void multiply_columns(const rec_chunked &a, const work &w, float *const (
         if (TERMS == 1 && step + 1 < steps) next.load(w, step + 1);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
+            if (!warp_tells()) break;
             const int column = 16 * step + i / 2 * 8 + threadIdx.x % 4 * 2;
             const float2 y = own.y.value(i), v = widen_pair(own.v[i]), d = widen_pair(own.d[i]);
             const float by = DELTA ? beta[i % 2] : 1;
@@ -163,7 +190,7 @@ DEVICE void multiply_columns(const rec_chunked &a, const work &w, float *const (
         }
 #pragma unroll
         for (int column = 0; column < 4; column++) {
-            if (column > warp) break;
+            if (column > sub || (!DELTA && !warp_asks())) break;
             u32 left[1][4], right[TERMS][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) left[0][i] = own.d[i];
@@ -171,8 +198,8 @@ DEVICE void multiply_columns(const rec_chunked &a, const work &w, float *const (
             for (int piece = 0; piece < TERMS; piece++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) right[piece][i] = own.u[column].x[piece][i / 2 + i % 2 * 2];
-            add_product(f[2 * column], f[2 * column + 1], left, right);
-            if (DELTA) add_product(n[2 * column], n[2 * column + 1], own.y.x, right);
+            if (warp_asks()) add_product(f[2 * column], f[2 * column + 1], left, right);
+            if (DELTA && warp_tells()) add_product(n[2 * column], n[2 * column + 1], own.y.x, right);
         }
         if (TERMS > 1 && step + 1 < steps) next.load(w, step + 1);
     }
@@ -237,7 +264,7 @@ DEVICE u32 take_slab(const rec_chunked &a, const work &w, u32 tiles, int n) {
 }
 
 /* Steps of 16 columns of a slab whose rows are loaded at once. */
-#define AHEAD (TERMS == 1 ? 4 : 1)
+#define AHEAD (TERMS == 1 ? 4 / HALVES : 1)
 
 /* Right operands of rows row … of a slab and keys 16 n …: in blocks, as states are kept in bf16, or a tile. */
 template <bool in_blocks> DEVICE void load_state(u32 (&x)[4], u32 tile, int row, int n) {
@@ -255,7 +282,8 @@ template <int own> DEVICE void multiply_state(u32 tile, int k, const u32 (&left)
     for (int n = 0; n < TILES / 2; n++) {
         u32 right[TERMS][4];
 #pragma unroll
-        for (int term = 0; term < TERMS; term++) load_state<TERMS == 1>(right[term], tile + term * TILE, 16 * k, n);
+        for (int term = 0; term < TERMS; term++)
+            load_state<TERMS == 1>(right[term], tile + term * TILE, 16 * k, first_tile() / 2 + n);
         add_product(sum[2 * n], sum[2 * n + 1], left, right);
     }
 }
@@ -266,7 +294,7 @@ DEVICE void store_rows(float *const (&rows)[2], int vector, const float (&x)[TIL
         if (!rows[half]) continue;
 #pragma unroll
         for (int n = 0; n < TILES; n++)
-            *(float2 *)(rows[half] + vector * KEY_SIZE + 8 * n + threadIdx.x % 4 * 2) =
+            *(float2 *)(rows[half] + vector * KEY_SIZE + 8 * (first_tile() + n) + threadIdx.x % 4 * 2) =
                 make_float2(x[n][2 * half], x[n][2 * half + 1]);
     }
 }
@@ -281,7 +309,7 @@ DEVICE work work_of(const rec_chunked &a, const rec_sequence &q, rec_size h, rec
     const rec_problem &p = a.p;
     work w;
     w.place = blockIdx.x, w.columns = p.value_size;
-    w.first = (int)first, w.steps = (int)(q.end - q.begin), w.row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    w.first = (int)first, w.steps = (int)(q.end - q.begin), w.row = sub_of_warp() * 16 + threadIdx.x % 32 / 4;
     w.is_full = first + REC_CHUNK <= w.steps;
     const rec_size kept = w.place * REC_CHUNK * w.columns / (TERMS > 1 ? 1 : 2);
     w.solved = a.solved + kept, w.backs = a.backs + kept;
