@@ -20,7 +20,8 @@ typedef struct rec_walk {
 
 /*
  * How a walk is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. A wide one is
- * by wgmma (chunk_wide.cuh), for which T and P are squares, and may have blocks that take turns at outputs.
+ * by wgmma (chunk_wide.cuh), for which T and P are squares, and may have blocks that take turns at outputs, or at what
+ * is kept.
  */
 typedef struct rec_layout {
     int64_t parts, warps, columns, stages, turns;
@@ -77,13 +78,15 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
 static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *walk,
                                          const ejk_gpu_info *gpu) {
     rec_layout l = {.parts = 1, .warps = 4, .columns = 64, .stages = 3, .turns = 1, .wide = true};
-    /* A state that one block has written another may not have read yet. */
-    const bool may_overwrite = walk->lefts > 1 && p->view[REC_INITIAL].present;
+    /* What one block has written another may not have read yet, where a state is the first and the last. */
+    const rec_view *first = &p->view[walk->asks ? REC_INITIAL : REC_D_FINAL];
+    const rec_view *last = &p->view[walk->asks ? REC_FINAL : REC_D(REC_INITIAL)];
+    const bool may_overwrite = first->present && last->present;
     const int64_t blocks = rec_walk_blocks(p, &l);
     if (p->value_size % 128 == 0 && blocks > gpu->multiprocessors) l.warps = 8, l.columns = 128;
     const int64_t resident = l.warps == 4 && blocks > gpu->multiprocessors ? 2 : 1;
     if (resident * (rec_walk_bytes(p, walk, &l) + 1024) > gpu->shared_bytes) l.stages = 2;
-    if (walk->asks && !may_overwrite && 2 * blocks <= gpu->multiprocessors) l.turns = 2;
+    if (!may_overwrite && 2 * blocks <= gpu->multiprocessors) l.turns = 2;
     return l;
 }
 

@@ -4,7 +4,7 @@
  * those of chunk_wide.cuh. What is read of the state is rounded to bf16, so that only of sums there is a state after
  * the last token: what is added to it has three pieces then (LEFTS). With KEEP no outputs are made, but what gradients
  * need is kept: the state before each chunk, and u. Where multiprocessors would be idle, TURNS blocks walk with the
- * same columns of the state and make outputs of chunks in turn.
+ * same columns of the state, and make outputs of chunks in turn, or keep what is kept of them.
  *
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, LEFTS (1, of sums 3), STAGES (2, 3),
  * TURNS (1, 2), REST, KEEP.
@@ -16,13 +16,15 @@
 
 /* ---- A chunk ---------------------------------------------------------------------------------------- */
 
-template <bool asks>
+/* `makes`: outputs, or what is kept; the state goes on either way. */
+template <bool makes>
 DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *memory, float (&s)[KEY_SIZE / 2]) {
+    constexpr bool asks = makes && !KEEP, keeps = makes && KEEP;
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
     float seen[32], out[32], u[8][4];
     u32 state[KEY_SIZE / 4], own[16], left[OF_U][16], written[16];
-    if (KEEP) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
+    if (keeps) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
     if (asks || UPDATE != REC_ADD) {
         pack_all(s, state);
         hold(state);
@@ -98,7 +100,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
         begin_updates(written, stage + WRITTEN, left[0], stage + LEFT, s);
     else
         begin_pieces(left, stage, s);
-    if (KEEP && UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
+    if (keeps && UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
     if (asks) {
         wgmma_wait<1>();
         hold(out);
@@ -130,9 +132,9 @@ extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __gr
     float s[KEY_SIZE / 2];
     load_state(w, p.view[REC_INITIAL], (float(&)[ROWS][4])s);
     pass_chunks(chunks, memory, [&](int n, char *stage) {
-        if (!KEEP && n % TURNS == turn)
+        if (n % TURNS == turn)
             pass_chunk<true>(a, w, n, stage, s);
-        else if (KEEP || TURNS > 1)
+        else if (TURNS > 1)
             pass_chunk<false>(a, w, n, stage, s);
     });
     if (!KEEP && turn == 0) store_state(w, p.view[REC_FINAL], (const float(&)[ROWS][4])s);
