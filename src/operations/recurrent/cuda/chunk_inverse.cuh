@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both kernels that prepare chunks do alike: rows to be normalised, and the inverse.
+ * What kernels that work on all chunks at once do alike: which chunk a block has, rows to be normalised, and the inverse.
  * Constants: KEY_SIZE, TERMS, BACK, SQUARE.
  */
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
@@ -14,6 +14,28 @@
 
 #define PITCH (REC_CHUNK + 4)
 #define TILE  (REC_CHUNK * pitch_of(KEY_SIZE) * 2)
+
+/* A chunk of a head: its first row in the sequence, and how many rows there are. */
+struct chunk_of_head {
+    rec_sequence q;
+    rec_size h, place, first, steps;
+    int rows;
+};
+/* That of the block; whether there is one. */
+DEVICE bool find_chunk(const rec_problem &p, chunk_of_head &c) {
+    const rec_size chunk = blockIdx.x / p.heads;
+    c.h = blockIdx.x % p.heads, c.place = blockIdx.x;
+    c.q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
+    c.first = (chunk - rec_first_chunk(&p, c.q.index, c.q.begin)) * REC_CHUNK, c.steps = c.q.end - c.q.begin;
+    c.rows = (int)(c.steps - c.first < REC_CHUNK ? c.steps - c.first : REC_CHUNK);
+    return c.first < c.steps;
+}
+
+/* Begins to copy rows of the chunk, of `heads` heads, to a tile. */
+DEVICE void copy_rows(const rec_problem &p, const chunk_of_head &c, int role, rec_size heads, u32 tile) {
+    const rows_of rows = rows_in(p, p.view[role], c.q, rec_head(&p, c.h, heads), 0);
+    copy_tile<REC_CHUNK, KEY_SIZE>(tile, rows, (int)c.first, (int)c.steps, 1);
+}
 
 /* What a row is multiplied by to be normalised. */
 DEVICE float factor_of(const rec_problem &p, u32 tile, int row) {

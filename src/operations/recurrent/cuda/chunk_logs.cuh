@@ -77,6 +77,34 @@ DEVICE float2 decay_from(const logs &s, int sub, int end, int k, int n) {
     return make_float2(power_of_2(gap.x - x.x), power_of_2(gap.y - x.y));
 }
 
+/* A lane's channels of half of a sub-chunk, which begins at a row; their log decays; of a row. */
+DEVICE void load_half(u32 tile, int first, u32 (&x)[HALF][PAIRS]) {
+#pragma unroll
+    for (int n = 0; n < HALF; n++)
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) x[n][i] = load_pair(tile, first + n, 64 * i + threadIdx.x % 32 * 2);
+}
+DEVICE void load_logs(const logs &s, int first, float2 (&log)[HALF][PAIRS]) {
+#pragma unroll
+    for (int n = 0; n < HALF; n++)
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++)
+            log[n][i] = *(const float2 *)(s.log + (first + n) * LOG_PITCH + 64 * i + threadIdx.x % 32 * 2);
+}
+/* Two decays to a row from one of its half. */
+DEVICE float2 decay_of_pair(float2 to, float2 from) {
+    return make_float2(power_of_2(to.x - from.x), power_of_2(to.y - from.y));
+}
+/* From a row of the first half of a sub-chunk to the last of that, from there to what a row of the second reads. */
+struct decays_of_halves {
+    float2 first, second;
+};
+DEVICE decays_of_halves decay_halves(const logs &s, int sub, int row, int channel, float2 to) {
+    const float2 middle = *(const float2 *)(s.log + (sub + HALF - 1) * LOG_PITCH + channel);
+    const float2 from = *(const float2 *)(s.log + row * LOG_PITCH + channel);
+    return {decay_of_pair(middle, from), decay_of_pair(to, middle)};
+}
+
 /* Halves the numbers of a lane, and adds those of the lane `apart` from it, until one is left: sum of number `lane`. */
 template <int count> DEVICE void add_lanes(float (&x)[SUB]) {
     if constexpr (count > 1) {
@@ -88,6 +116,11 @@ template <int count> DEVICE void add_lanes(float (&x)[SUB]) {
         }
         add_lanes<count / 2>(x);
     }
+}
+/* Of all lanes; two of them have the sum of each number. */
+DEVICE float sum_of_row(float (&x)[SUB]) {
+    add_lanes<SUB>(x);
+    return x[0] + __shfl_xor_sync(~0u, x[0], 16);
 }
 
 #endif

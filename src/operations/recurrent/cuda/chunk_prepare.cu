@@ -94,20 +94,16 @@ DEVICE void put_factors(const chunk_gates &s, float *to) {
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
-    const rec_size chunk = blockIdx.x / p.heads, h = blockIdx.x % p.heads;
-    const rec_sequence q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
-    const rec_size first = (chunk - rec_first_chunk(&p, q.index, q.begin)) * REC_CHUNK, steps = q.end - q.begin;
-    if (first >= steps) return;
-    const int rows = lesser((int)(steps - first), REC_CHUNK), thread = threadIdx.x;
+    chunk_of_head c;
+    if (!find_chunk(p, c)) return;
+    const int thread = threadIdx.x;
     const u32 keys = shared_address(memory), queries = keys + TILE;
     parts &s = *(parts *)(memory + larger(2 * TILE, REC_CHUNK * PITCH * 4));
-    const rows_of key = rows_in(p, p.view[REC_KEY], q, rec_head(&p, h, p.key_heads), 0);
-    const rows_of query = rows_in(p, p.view[REC_QUERY], q, rec_head(&p, h, p.query_heads), 0);
-    copy_tile<REC_CHUNK, KEY_SIZE>(keys, key, (int)first, (int)steps, 1);
-    copy_tile<REC_CHUNK, KEY_SIZE>(queries, query, (int)first, (int)steps, 1);
+    copy_rows(p, c, REC_KEY, p.key_heads, keys);
+    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
-    if (thread < REC_CHUNK) add_gates(p, q, first, rows, h, s.g);
-    if (thread == 0) s.skip = p.view[REC_SKIP].present ? load(p.view[REC_SKIP], h * p.view[REC_SKIP].stride[2]) : 0;
+    if (thread < REC_CHUNK) add_gates(p, c.q, c.first, c.rows, c.h, s.g);
+    if (thread == 0) s.skip = p.view[REC_SKIP].present ? load(p.view[REC_SKIP], c.h * p.view[REC_SKIP].stride[2]) : 0;
     cp_async_wait<0>();
     __syncthreads();
     end_gates(s.g);
@@ -118,11 +114,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     float kk[8][4], qk[8][4];
     multiply(keys, queries, kk, qk);
     __syncthreads();
-    const rec_size place = chunk * p.heads + h;
-    char *scores = a.scores + place * ((BACK ? TERMS : 1) * BLOCKS);
+    char *scores = a.scores + c.place * ((BACK ? TERMS : 1) * BLOCKS);
     if (SQUARE) clear_others(scores, BACK);
     put_products(s, kk, qk, (float *)memory, scores);
-    put_factors(s.g, a.factors + place * (REC_FACTOR_ROWS * REC_CHUNK));
+    put_factors(s.g, a.factors + c.place * (REC_FACTOR_ROWS * REC_CHUNK));
     if (UPDATE != REC_DELTA && !BACK) return;
     __syncthreads();
     if (BACK) {
@@ -131,5 +126,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     }
     if (UPDATE != REC_DELTA) return;
     invert(s.a, s.g.beta, (float *)memory,
-           a.inverses + place * ((BACK ? 2 : 1) * TERMS * BLOCKS));
+           a.inverses + c.place * ((BACK ? 2 : 1) * TERMS * BLOCKS));
 }

@@ -105,7 +105,6 @@ DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], char *s
 /* Rows of the warp's second half times those of the first, by products: decayed against the row between. */
 DEVICE void multiply_below(u32 keys, u32 queries, const parts &s, float (&kk)[4], float (&qk)[4]) {
     const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * SUB, own = first + lane / 4;
-    const float *between = s.log + (first + HALF - 1) * LOG_PITCH + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 4; i++) kk[i] = qk[i] = 0;
 #pragma unroll 2
@@ -116,16 +115,13 @@ DEVICE void multiply_below(u32 keys, u32 queries, const parts &s, float (&kk)[4]
         load_right<KEY_SIZE>(right, keys, first, k);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            const int channel = 16 * k + 8 * n;
-            const float2 middle = *(const float2 *)(between + channel);
-            const float2 to = *(const float2 *)(s.log + (own + HALF) * LOG_PITCH + channel + lane % 4 * 2);
-            const float2 from = *(const float2 *)(s.log + own * LOG_PITCH + channel + lane % 4 * 2);
-            const float2 asked = log_of_query(s, own + HALF, channel + lane % 4 * 2);
+            /* Of delta rules keys that read the state have the decays of queries. */
+            const int channel = 16 * k + 8 * n + lane % 4 * 2;
+            const decays_of_halves by = decay_halves(s, first, own, channel, log_of_query(s, own + HALF, channel));
             key[2 * n] = query[2 * n] = 0;
-            if (UPDATE == REC_DELTA)
-                key[2 * n + 1] = times(key[2 * n + 1], power_of_2(to.x - middle.x), power_of_2(to.y - middle.y));
-            query[2 * n + 1] = times(query[2 * n + 1], power_of_2(asked.x - middle.x), power_of_2(asked.y - middle.y));
-            right[n] = times(right[n], power_of_2(middle.x - from.x), power_of_2(middle.y - from.y));
+            if (UPDATE == REC_DELTA) key[2 * n + 1] = times(key[2 * n + 1], by.second.x, by.second.y);
+            query[2 * n + 1] = times(query[2 * n + 1], by.second.x, by.second.y);
+            right[n] = times(right[n], by.first.x, by.first.y);
         }
         if (UPDATE == REC_DELTA) mma(kk, key, right[0], right[1]);
         mma(qk, query, right[0], right[1]);
@@ -152,7 +148,8 @@ DEVICE void multiply_row(u32 keys, u32 queries, const parts &s, int to, const u3
 #pragma unroll
         for (int n = 0; n < count; n++) {
             const float2 other = widen_pair(key[n][i]);
-            const float x = other.x * power_of_2(end.x - log[n][i].x), y = other.y * power_of_2(end.y - log[n][i].y);
+            const float2 by = decay_of_pair(end, log[n][i]);
+            const float x = other.x * by.x, y = other.y * by.y;
             if (UPDATE == REC_DELTA) sum[n] += k.x * x + k.y * y;
             sum[HALF + n] += q.x * x + q.y * y;
         }
@@ -164,13 +161,8 @@ DEVICE void put_triangle(u32 keys, u32 queries, parts &s, int half, const float2
     const int lane = threadIdx.x % 32, column = lane % HALF, first = threadIdx.x / 32 * SUB + half * HALF;
     u32 key[HALF][PAIRS];
     float2 log[HALF][PAIRS];
-#pragma unroll
-    for (int n = 0; n < HALF; n++)
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            key[n][i] = load_pair(keys, first + n, 64 * i + 2 * lane);
-            log[n][i] = *(const float2 *)(s.log + (first + n) * LOG_PITCH + 64 * i + 2 * lane);
-        }
+    load_half(keys, first, key);
+    load_logs(s, first, log);
 #pragma unroll 1
     for (int row = 0; row < HALF; row++) {
         const int to = first + row;
@@ -179,10 +171,8 @@ DEVICE void put_triangle(u32 keys, u32 queries, parts &s, int half, const float2
             multiply_row<HALF / 2>(keys, queries, s, to, key, log, bonus, sum);
         else
             multiply_row<HALF>(keys, queries, s, to, key, log, bonus, sum);
-        add_lanes<SUB>(sum);
-        sum[0] += __shfl_xor_sync(~0u, sum[0], 16);
-        const float by = sum[0] * s.k_factor[first + column];
-        const float own = BEFORE ? __shfl_sync(~0u, sum[0], 0) * s.k_factor[to] : by;
+        const float all = sum_of_row(sum), by = all * s.k_factor[first + column];
+        const float own = BEFORE ? __shfl_sync(~0u, all, 0) * s.k_factor[to] : by;
         if (lane >= SUB) continue;
         if (lane >= HALF)
             block[(half * HALF + row) * (SUB + 1) + half * HALF + column] =
@@ -230,19 +220,18 @@ DEVICE void put_diagonal(const rec_problem &p, rec_size h, u32 keys, u32 queries
 /* ---- Operands --------------------------------------------------------------------------------------- */
 
 /* Sums of gates behind each row, in place of those up to it: differences of these would have lost bits. */
-DEVICE void add_gates_behind(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h,
-                             parts &s, float *passed) {
+DEVICE void add_gates_behind(const rec_problem &p, const chunk_of_head &c, parts &s, float *passed) {
     const int channel = threadIdx.x;
     float sum = 0;
     if (channel >= KEY_SIZE) return;
 #pragma unroll 1
     for (int sub = 3; sub >= 0; sub--) {
         float g[SUB];
-        load_gates(p, q, first, rows, h, sub, channel, s, g);
+        load_gates(p, c.q, c.first, c.rows, c.h, sub, channel, s, g);
 #pragma unroll
         for (int n = SUB - 1; n >= 0; n--) {
             s.log[(SUB * sub + n) * LOG_PITCH + channel] = sum;
-            if (SUB * sub + n < rows) sum += g[n] < LEAST ? LEAST : g[n];
+            if (SUB * sub + n < c.rows) sum += g[n] < LEAST ? LEAST : g[n];
         }
     }
     passed[channel] = exp_of(sum);
@@ -298,25 +287,21 @@ DEVICE void put_operands(u32 keys, u32 queries, const parts &s, u32 *to, float *
 extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
-    const rec_size chunk = blockIdx.x / p.heads, h = blockIdx.x % p.heads, place = blockIdx.x;
-    const rec_sequence q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
-    const rec_size first = (chunk - rec_first_chunk(&p, q.index, q.begin)) * REC_CHUNK, steps = q.end - q.begin;
-    if (first >= steps) return;
-    const int rows = lesser((int)(steps - first), REC_CHUNK), thread = threadIdx.x;
+    chunk_of_head c;
+    if (!find_chunk(p, c)) return;
+    const int thread = threadIdx.x;
     const u32 keys = shared_address(memory), queries = keys + TILE;
     parts &s = *(parts *)(memory + larger(2 * TILE, REC_CHUNK * PITCH * 4));
-    const rows_of key = rows_in(p, p.view[REC_KEY], q, rec_head(&p, h, p.key_heads), 0);
-    const rows_of query = rows_in(p, p.view[REC_QUERY], q, rec_head(&p, h, p.query_heads), 0);
-    copy_tile<REC_CHUNK, KEY_SIZE>(keys, key, (int)first, (int)steps, 1);
-    copy_tile<REC_CHUNK, KEY_SIZE>(queries, query, (int)first, (int)steps, 1);
+    copy_rows(p, c, REC_KEY, p.key_heads, keys);
+    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
     if (thread < REC_CHUNK) {
-        const rec_size t = rec_token(&p, &q, first + thread);
-        s.beta[thread] = thread < rows ? load_beta(p, q, t, h) : 0;
-        s.head[thread] = thread < rows && p.head_decay ? head_gate(p, q, t, h) : 0;
+        const rec_size t = rec_token(&p, &c.q, c.first + thread);
+        s.beta[thread] = thread < c.rows ? load_beta(p, c.q, t, c.h) : 0;
+        s.head[thread] = thread < c.rows && p.head_decay ? head_gate(p, c.q, t, c.h) : 0;
     }
     __syncthreads();
-    add_gates(p, q, first, rows, h, s);
+    add_gates(p, c.q, c.first, c.rows, c.h, s);
     cp_async_wait<0>();
     __syncthreads();
     if (thread < REC_CHUNK)
@@ -328,24 +313,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     float kk[6][4], qk[6][4];
     multiply(keys, queries, s, kk, qk);
     __syncthreads();
-    char *scores = a.scores + place * BLOCKS;
+    char *scores = a.scores + c.place * BLOCKS;
     if (SQUARE) clear_others(scores, BACK);
     put_products(s, kk, qk, scores);
-    put_diagonal(p, h, keys, queries, s, scores);
-    u32 *operands = (u32 *)(a.operands + place * ((LEFTS > 1 ? 4 : 3) * REC_CHUNK * KEY_SIZE * 2));
-    float *passed = a.factors + place * (KEY_SIZE + REC_CHUNK);
+    put_diagonal(p, c.h, keys, queries, s, scores);
+    u32 *operands = (u32 *)(a.operands + c.place * ((LEFTS > 1 ? 4 : 3) * REC_CHUNK * KEY_SIZE * 2));
+    float *passed = a.factors + c.place * (KEY_SIZE + REC_CHUNK);
     put_operands(keys, queries, s, operands, passed);
     if (LEFTS > 1) {
         __syncthreads();
-        add_gates_behind(p, q, first, rows, h, s, passed);
+        add_gates_behind(p, c, s, passed);
         __syncthreads();
         put_pieces(keys, s, operands);
     }
-    if (thread < REC_CHUNK) a.factors[(place + 1) * (KEY_SIZE + REC_CHUNK) - REC_CHUNK + thread] = s.beta[thread];
+    if (thread < REC_CHUNK) passed[KEY_SIZE + thread] = s.beta[thread];
     if (UPDATE != REC_DELTA && !BACK) return;
     __syncthreads();
     if (BACK) put_blocks<TERMS, true>(s.p, NULL, scores);
     if (UPDATE != REC_DELTA) return;
     invert(s.a, s.beta, (float *)memory,
-           a.inverses + place * ((BACK ? 2 : 1) * BLOCKS));
+           a.inverses + c.place * ((BACK ? 2 : 1) * BLOCKS));
 }

@@ -103,14 +103,11 @@ DEVICE void multiply_halves_of_block(const tiles &t, const logs &s, float (&a)[4
 #pragma unroll
         for (int n = 0; n < 2; n++) {
             const int channel = 16 * step + 8 * n + lane % 4 * 2;
-            const float2 middle = *(const float2 *)(s.log + (first + HALF - 1) * LOG_PITCH + channel);
-            const float2 from = *(const float2 *)(s.log + own * LOG_PITCH + channel);
-            const float2 to = log_of_reader(s, own + HALF, channel);
-            const float x = power_of_2(middle.x - from.x), y = power_of_2(middle.y - from.y);
+            const decays_of_halves by = decay_halves(s, first, own, channel, log_of_reader(s, own + HALF, channel));
             left[2 * n] = 0;
-            left[2 * n + 1] = times(left[2 * n + 1], power_of_2(to.x - middle.x), power_of_2(to.y - middle.y));
-            written[n] = times(written[n], x, y);
-            key[n] = times(key[n], x, y);
+            left[2 * n + 1] = times(left[2 * n + 1], by.second.x, by.second.y);
+            written[n] = times(written[n], by.first.x, by.first.y);
+            key[n] = times(key[n], by.first.x, by.first.y);
         }
         mma(a, left, written[0], written[1]);
         mma(k, left, key[0], key[1]);
@@ -129,7 +126,8 @@ DEVICE void multiply_row(u32 reader, const logs &s, int row, const u32 (&written
         const float2 own = widen_pair(load_pair(reader, row, channel)), end = log_of_reader(s, row, channel);
 #pragma unroll
         for (int n = 0; n < count; n++) {
-            const float x = own.x * power_of_2(end.x - log[n][i].x), y = own.y * power_of_2(end.y - log[n][i].y);
+            const float2 by = decay_of_pair(end, log[n][i]);
+            const float x = own.x * by.x, y = own.y * by.y;
             const float2 a = widen_pair(written[n][i]), k = widen_pair(key[n][i]);
             sum[n] += x * a.x + y * a.y;
             sum[HALF + n] += x * k.x + y * k.y;
@@ -143,14 +141,9 @@ DEVICE void put_triangle(const tiles &t, const logs &s, int half, float *to) {
     const u32 reader = warp_asks() ? t.q : t.b;
     u32 written[HALF][PAIRS], key[HALF][PAIRS];
     float2 log[HALF][PAIRS];
-#pragma unroll
-    for (int n = 0; n < HALF; n++)
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            written[n][i] = load_pair(t.a, first + n, 64 * i + 2 * lane);
-            key[n][i] = load_pair(t.k, first + n, 64 * i + 2 * lane);
-            log[n][i] = *(const float2 *)(s.log + (first + n) * LOG_PITCH + 64 * i + 2 * lane);
-        }
+    load_half(t.a, first, written);
+    load_half(t.k, first, key);
+    load_logs(s, first, log);
 #pragma unroll 1
     for (int row = 0; row < HALF; row++) {
         float sum[SUB];
@@ -158,9 +151,8 @@ DEVICE void put_triangle(const tiles &t, const logs &s, int half, float *to) {
             multiply_row<HALF / 2>(reader, s, first + row, written, key, log, sum);
         else
             multiply_row<HALF>(reader, s, first + row, written, key, log, sum);
-        add_lanes<SUB>(sum);
-        sum[0] += __shfl_xor_sync(~0u, sum[0], 16);
-        if (lane < SUB) to[row * SUB + lane] = lane % HALF < row + warp_asks() ? sum[0] : 0;
+        const float all = sum_of_row(sum);
+        if (lane < SUB) to[row * SUB + lane] = lane % HALF < row + warp_asks() ? all : 0;
     }
 }
 
@@ -399,28 +391,25 @@ DEVICE void put_operands(u32 tiles, uint4 *to) {
 extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
-    const rec_size chunk = blockIdx.x / p.heads, h = blockIdx.x % p.heads, place = blockIdx.x;
-    const rec_sequence q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
-    const rec_size first = (chunk - rec_first_chunk(&p, q.index, q.begin)) * REC_CHUNK, steps = q.end - q.begin;
-    if (first >= steps) return;
-    const int rows = lesser((int)(steps - first), REC_CHUNK), thread = threadIdx.x;
+    chunk_of_head c;
+    if (!find_chunk(p, c)) return;
+    const int thread = threadIdx.x;
     const u32 base = shared_address(memory);
     const tiles t = {base, base + TILE, base + 2 * TILE, base + 3 * TILE, base + 4 * TILE};
     float *triangles = (float *)(memory + 4 * TILE) + thread / 32 * (2 * HALF * SUB);
     logs &s = *(logs *)(memory + 4 * TILE + REC_SQUARE_BYTES);
     float *n = s.log, *inverse = n + REC_CHUNK * PITCH; /* in place of decays */
     const u32 to[] = {t.b, t.q, t.k, t.a};
-    const rows_of from[] = {rows_in(p, p.view[REC_B], q, h, 0),
-                            rows_in(p, p.view[REC_QUERY], q, rec_head(&p, h, p.query_heads), 0),
-                            rows_in(p, p.view[REC_KEY], q, rec_head(&p, h, p.key_heads), 0),
-                            rows_in(p, p.view[REC_A], q, h, 0)};
+    const int role[] = {REC_B, REC_QUERY, REC_KEY, REC_A};
+    const rec_size heads[] = {p.heads, p.query_heads, p.key_heads, p.heads};
 #pragma unroll 1
-    for (int i = 0; i < 4; i++) copy_tile<REC_CHUNK, KEY_SIZE>(to[i], from[i], (int)first, (int)steps, 1);
+    for (int i = 0; i < 4; i++) copy_rows(p, c, role[i], heads[i], to[i]);
     cp_async_commit();
     if (thread < REC_CHUNK)
-        s.head[thread] = thread < rows && p.head_decay ? head_gate(p, q, rec_token(&p, &q, first + thread), h) : 0;
+        s.head[thread] =
+            thread < c.rows && p.head_decay ? head_gate(p, c.q, rec_token(&p, &c.q, c.first + thread), c.h) : 0;
     __syncthreads();
-    add_gates(p, q, first, rows, h, s);
+    add_gates(p, c.q, c.first, c.rows, c.h, s);
     cp_async_wait<0>();
     __syncthreads();
     if (p.multiply) multiply_rates(t);
@@ -432,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __gr
     __syncthreads();
     decay_tiles(t, s, (float)p.scale);
     if (thread < KEY_SIZE)
-        a.factors[place * (KEY_SIZE + REC_CHUNK) + thread] = power_of_2(totals(s, 0, 4, thread));
+        a.factors[c.place * (KEY_SIZE + REC_CHUNK) + thread] = power_of_2(totals(s, 0, 4, thread));
     __syncthreads();
     if (!warp_asks()) put_readers(x, n, t.m);
     u32 r[4][4];
@@ -441,12 +430,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __gr
     invert_all(n, inverse);
     put_solved(inverse, t.b, t.m);
     __syncthreads();
-    char *scores = a.scores + place * BLOCKS;
+    char *scores = a.scores + c.place * BLOCKS;
     if (SQUARE) clear_others(scores, false);
     if (warp_asks())
         put_asked(t, r, x, (float)p.scale, scores);
     else
         put_left(t);
     __syncthreads();
-    put_operands(base, (uint4 *)(a.operands + place * (4 * TILE)));
+    put_operands(base, (uint4 *)(a.operands + c.place * (4 * TILE)));
 }

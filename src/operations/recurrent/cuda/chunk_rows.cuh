@@ -305,17 +305,17 @@ DEVICE float *row_of(const rec_chunked &a, const rec_sequence &q, const work &w,
     return w.first + row < w.steps ? a.sums + ((q.batch * a.p.tokens + t) * a.p.heads + h) * a.width : NULL;
 }
 
-DEVICE work work_of(const rec_chunked &a, const rec_sequence &q, rec_size h, rec_size first) {
+DEVICE work work_of(const rec_chunked &a, const chunk_of_head &c) {
     const rec_problem &p = a.p;
     work w;
-    w.place = blockIdx.x, w.columns = p.value_size;
-    w.first = (int)first, w.steps = (int)(q.end - q.begin), w.row = sub_of_warp() * 16 + threadIdx.x % 32 / 4;
-    w.is_full = first + REC_CHUNK <= w.steps;
+    w.place = c.place, w.columns = p.value_size;
+    w.first = (int)c.first, w.steps = (int)c.steps, w.row = sub_of_warp() * 16 + threadIdx.x % 32 / 4;
+    w.is_full = c.rows == REC_CHUNK;
     const rec_size kept = w.place * REC_CHUNK * w.columns / (TERMS > 1 ? 1 : 2);
     w.solved = a.solved + kept, w.backs = a.backs + kept;
-    w.value = rows_in(p, p.view[REC_VALUE], q, rec_head(&p, h, p.value_heads), 0);
+    w.value = rows_in(p, p.view[REC_VALUE], c.q, rec_head(&p, c.h, p.value_heads), 0);
     w.has_d_out = p.view[REC_D_OUT].present;
-    w.d_out = w.has_d_out ? rows_in(p, p.view[REC_D_OUT], q, h, 0) : w.value;
+    w.d_out = w.has_d_out ? rows_in(p, p.view[REC_D_OUT], c.q, c.h, 0) : w.value;
     return w;
 }
 

@@ -312,24 +312,22 @@ DEVICE float met_states(const parts &s, int channel) {
 extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
-    const rec_size chunk = blockIdx.x / p.heads, h = blockIdx.x % p.heads;
-    const rec_sequence q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
-    const rec_size first = (chunk - rec_first_chunk(&p, q.index, q.begin)) * REC_CHUNK, steps = q.end - q.begin;
-    if (first >= steps) return;
-    const int count = lesser((int)(steps - first), REC_CHUNK), thread = threadIdx.x, lane = thread % 32;
+    chunk_of_head c;
+    if (!find_chunk(p, c)) return;
+    const rec_sequence &q = c.q;
+    const rec_size h = c.h;
+    const int count = c.rows, thread = threadIdx.x, lane = thread % 32;
     const u32 keys = shared_address(memory), queries = keys + TILE;
     parts &s = *(parts *)(memory + 2 * TILE);
-    const rows_of key = rows_in(p, p.view[REC_KEY], q, rec_head(&p, h, p.key_heads), 0);
-    const rows_of query = rows_in(p, p.view[REC_QUERY], q, rec_head(&p, h, p.query_heads), 0);
-    copy_tile<REC_CHUNK, KEY_SIZE>(keys, key, (int)first, (int)steps, 1);
-    copy_tile<REC_CHUNK, KEY_SIZE>(queries, query, (int)first, (int)steps, 1);
+    copy_rows(p, c, REC_KEY, p.key_heads, keys);
+    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
     if (thread < REC_CHUNK) {
-        const rec_size t = rec_token(&p, &q, first + thread);
+        const rec_size t = rec_token(&p, &q, c.first + thread);
         s.beta[thread] = thread < count ? load_beta(p, q, t, h) : 0;
         s.head[thread] = thread < count && p.head_decay ? head_gate(p, q, t, h) : 0;
     }
-    work w = work_of(a, q, h, first);
+    work w = work_of(a, c);
     cp_async_wait<0>();
     __syncthreads();
     if (thread < REC_CHUNK)
