@@ -6,7 +6,9 @@
 
 enum { PREPARE, SCAN };
 
-/* A state after the last token has the precision of floats: pieces of what it is made of, which of sums are no states. */
+/*
+ * A state after the last token has the precision of floats: pieces of what it is made of, which of sums are no states.
+ */
 static rec_walk walk_of(const rec_problem *p) {
     const int64_t lefts = p->view[REC_FINAL].present ? 3 : 1;
     const bool is_delta = p->update == REC_DELTA;
@@ -21,7 +23,8 @@ static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
     return rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
 }
 static int64_t operand_bytes(const rec_problem *p) {
-    return rec_chunks(p) * p->heads * rec_operands(p, walk_of(p).lefts) * REC_CHUNK * p->key_size * 2;
+    return rec_chunks(p) * p->heads * rec_operands(p, walk_of(p).lefts) * REC_CHUNK * p->key_size *
+           2;
 }
 static int64_t factor_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_factor_floats(p) * (int64_t)sizeof(float);

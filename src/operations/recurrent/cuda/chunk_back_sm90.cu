@@ -2,7 +2,8 @@
 /*
  * The walk over chunks backwards (chunk.cuh) for compute capability 9.0: as chunk_back.cu has it, but for products,
  * which are those of chunk_wide.cuh, of bf16. P and the inverse are squares, turned. TURNS blocks walk with the same
- * columns, and keep what is kept of chunks in turn.
+ * columns, and keep what is kept of chunks in turn. It begins while the walk forwards is under way, which leaves
+ * multiprocessors idle, reads nothing of it, and ends after it.
  *
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), TURNS (1, 2).
  */
@@ -104,4 +105,5 @@ extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) back_sm90(const __gr
             pass_chunk<false>(a, w, chunks - 1 - n, stage, d);
     });
     if (turn == 0) store_state(w, p.view[REC_D(REC_INITIAL)], (const float(&)[ROWS][4])d);
+    wait_for_previous();
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels that work on all chunks at once do alike: which chunk a block has, rows to be normalised, and the inverse.
+ * What kernels that work on all chunks at once do alike: which chunk a block has, rows to be normalised, and the
+ * inverse.
  * Constants: KEY_SIZE, TERMS, BACK, SQUARE.
  */
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH

@@ -86,7 +86,8 @@ static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *w
     if (p->value_size % 128 == 0 && blocks > gpu->multiprocessors) l.warps = 8, l.columns = 128;
     const int64_t resident = l.warps == 4 && blocks > gpu->multiprocessors ? 2 : 1;
     if (resident * (rec_walk_bytes(p, walk, &l) + 1024) > gpu->shared_bytes) l.stages = 2;
-    if (!may_overwrite && 2 * blocks <= gpu->multiprocessors) l.turns = 2;
+    const int64_t walks = walk->asks ? 1 : 2; /* those of gradients are under way together */
+    if (!may_overwrite && 2 * walks * blocks <= gpu->multiprocessors) l.turns = 2;
     return l;
 }
 

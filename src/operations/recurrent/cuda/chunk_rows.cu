@@ -185,8 +185,8 @@ DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[T
 }
 
 /* The gradient of a tile's rows, through their normalisation, to its tensor. */
-DEVICE void store_direct(const rec_chunked &a, parts &s, const rec_sequence &q, const work &w, rec_size h, int role, u32 tile,
-                         float (&x)[TILES][4]) {
+DEVICE void store_direct(const rec_chunked &a, parts &s, const rec_sequence &q, const work &w, rec_size h, int role,
+                         u32 tile, float (&x)[TILES][4]) {
     if (a.p.normalise) {
         float factor[2], along[2], by[2];
 #pragma unroll

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What makes gradients of a chunk's rows, whatever their decays; formulas are in chunk_rows.cu. A warp has 16 rows, of 4
- * warps all of their keys, of 8 half of them. KEY_SIZE, UPDATE.
+ * What makes gradients of a chunk's rows, whatever their decays; formulas are in chunk_rows.cu. A warp has 16 rows, and
+ * all of their keys or, of 8 warps, half of them. KEY_SIZE, UPDATE.
  */
 #ifndef EJKI_RECURRENT_CHUNK_ROWS_CUH
 #define EJKI_RECURRENT_CHUNK_ROWS_CUH
@@ -160,8 +160,8 @@ struct columns_of_rows {
 };
 
 /*
- * Rows of the warp: f and n without decays, or one of both; y v, of sums d_out v, is added up; dv goes to its row, or to
- * `direct`.
+ * Rows of the warp: f and n without decays, or one of both; y v, of sums d_out v, is added up; dv goes to its row, or
+ * to `direct`.
  */
 DEVICE void multiply_columns(const rec_chunked &a, const work &w, float *const (&rows)[2], u16 *const (&direct)[2],
                              const float (&beta)[2], float (&f)[8][4], float (&n)[8][4], float (&along)[2]) {

@@ -122,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __gr
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
+    if (KEEP) launch_dependents(); /* chunk_back_sm90.cu reads nothing of this */
     const int turn = blockIdx.x % TURNS;
     work w = outputs_of(p, tiles, blockIdx.x / TURNS);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;

@@ -86,8 +86,7 @@ static ejk_status run(const ejk_run *run) {
                       .tasks = tasks_of(p),
                       .segments = rec_segments(p),
                       .width = rec_row_size(p)};
-    const int64_t shared =
-        tokens_of(p) * token_bytes(p) + threads_of(p) / 32 * warp_bytes(p);
+    const int64_t shared = tokens_of(p) * token_bytes(p) + threads_of(p) / 32 * warp_bytes(p);
     const ejki_cuda_work back = {.slot = BACK,
                                  .threads = (int32_t)threads_of(p),
                                  .blocks = blocks_of(p),

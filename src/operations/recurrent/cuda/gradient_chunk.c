@@ -20,7 +20,8 @@ static int64_t pieces_of(const rec_problem *p) {
     return any ? 3 : 1;
 }
 static rec_walk keep_of(const rec_problem *p) {
-    return (rec_walk){pieces_of(p), pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0, false};
+    return (rec_walk){pieces_of(p), pieces_of(p), 0, p->update == REC_DELTA ? pieces_of(p) : 0,
+                      false};
 }
 static rec_walk back_of(const rec_problem *p) {
     return (rec_walk){pieces_of(p), pieces_of(p), pieces_of(p),
@@ -139,7 +140,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
-/* A walk over all chunks. */
+/* A walk over all chunks; wide ones back need not wait for those there. */
 static ejk_status walk_over(const ejk_run *run, int32_t slot, const rec_walk *walk,
                             rec_chunked *a) {
     rec_layout l;
@@ -147,7 +148,8 @@ static ejk_status walk_over(const ejk_run *run, int32_t slot, const rec_walk *wa
     const ejki_cuda_work work = {.slot = slot,
                                  .threads = rec_walk_threads(&l),
                                  .blocks = rec_walk_blocks(&a->p, &l),
-                                 .shared_bytes = rec_walk_bytes(&a->p, walk, &l)};
+                                 .shared_bytes = rec_walk_bytes(&a->p, walk, &l),
+                                 .overlaps = slot == BACK && l.wide};
     return ejki_cuda_begin(run, &work, a);
 }
 
