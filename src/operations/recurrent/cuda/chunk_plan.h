@@ -29,9 +29,8 @@ typedef struct rec_layout {
 } rec_layout;
 
 static inline rec_layout rec_layout_with(const rec_problem *p, int64_t parts) {
-    rec_layout l = {.parts = parts, .warps = 4, .stages = 1, .turns = 1};
-    while (p->value_size % (16 * l.warps / parts)) l.warps /= 2;
-    l.columns = 16 * l.warps / parts;
+    rec_layout l = {.parts = parts, .warps = 4, .columns = 64 / parts, .stages = 1, .turns = 1};
+    while (l.columns > 16 && p->value_size % l.columns) l.warps /= 2, l.columns /= 2;
     return l;
 }
 static inline int64_t rec_walk_blocks(const rec_problem *p, const rec_layout *l) {
