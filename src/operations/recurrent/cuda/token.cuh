@@ -2,7 +2,7 @@
 /*
  * What a token of a head brings to the recurrence, prepared by a warp in shared memory: rows of floats as the CPU's
  * token_body.h has them. Element types are those of the call's tensors and known only at run time; a branch on them is
- * the same for all threads. Bits of rows are loaded before any is looked at, so that a token takes the time of one load.
+ * the same for all threads. Bits of rows are loaded before any is looked at: a token takes the time of one load.
  *
  * A column of the state is spread over PARTS neighbouring threads with ROWS rows each: row r of a thread is row_of(r).
  * Four rows follow each other, so that rows of shared memory are read 16 bytes at a time by neighbours side by side.
