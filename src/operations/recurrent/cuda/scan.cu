@@ -107,6 +107,7 @@ DEVICE void prepare(const rec_problem &p, const work &w, stage *stages) {
             put_columns(p, w, at.t, columns, own, to);
         }
         if (own == 0 && lane == 0) to.counts = counts, to.resets = resets;
+        __syncwarp(); /* one lane has written more than the others */
         named_barrier_arrive(FULL + round % STAGES, ALL);
     }
     __syncthreads(); /* columns have been taken through all tokens */
@@ -181,6 +182,7 @@ DEVICE void walk(const rec_problem &p, const work &w, stage *stages) {
             pass_stage(own, s);
         else
             pass_any(own, s);
+        __syncwarp();
         if (round + STAGES < w.rounds) named_barrier_arrive(EMPTY + round % STAGES, ALL);
     }
     __syncthreads();
