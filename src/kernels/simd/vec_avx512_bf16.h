@@ -89,14 +89,17 @@ static inline vf v_load_pairs_i8(const void *p) {
 }
 /*
  * Floats of 8 bits: exponent and mantissa are put in their places and the bias is changed by an addition. What is less
- * than `normal` or from `special` on, in those places, is an entry of a table by its lowest five bits instead.
+ * than `normal` or from `special` on, in those places, is an entry of a table by its lowest five bits instead. The
+ * shift is 4 or 5.
  */
 static inline vf v_load_pairs_of(const void *p, const int shift, int bias, int normal, int special,
                                  __m512i table) {
     const __m512i codes = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p));
     const __m512i sign = _mm512_set1_epi16(INT16_MIN);
     const __m512i places = _mm512_set1_epi16((int16_t)(0x7f << shift));
-    const __m512i size = _mm512_and_si512(_mm512_slli_epi16(codes, shift), places);
+    /* The compilers differ in whether a shift is signed. */
+    const __m512i shifted = shift == 4 ? _mm512_slli_epi16(codes, 4) : _mm512_slli_epi16(codes, 5);
+    const __m512i size = _mm512_and_si512(shifted, places);
     const __m512i above = _mm512_sub_epi16(size, _mm512_set1_epi16((int16_t)normal));
     const __mmask32 other =
         _mm512_cmpge_epu16_mask(above, _mm512_set1_epi16((int16_t)(special - normal)));
