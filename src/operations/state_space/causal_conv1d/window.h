@@ -55,18 +55,15 @@ INLINE void window_sums(const ejk_dtype dtype, const int width, const int tokens
     }
 }
 
-/* Elements that lie `to_step` and `from_step` apart, from the first to the last. */
+/* Elements that lie `to_step` and `from_step` apart, from the first to the last; at any addresses. */
 INLINE void copy_elements(const ejk_dtype dtype, void *to, int64_t to_step, const void *from,
                           int64_t from_step, int64_t count) {
-    if (dtype == EJK_DTYPE_F32) {
-        float *t = to;
-        const float *f = from;
-        for (int64_t c = 0; c < count; c++) t[c * to_step] = f[c * from_step];
-    } else {
-        uint16_t *t = to;
-        const uint16_t *f = from;
-        for (int64_t c = 0; c < count; c++) t[c * to_step] = f[c * from_step];
-    }
+    char *t = to;
+    const char *f = from;
+    if (dtype == EJK_DTYPE_F32)
+        for (int64_t c = 0; c < count; c++) memcpy(t + c * to_step * 4, f + c * from_step * 4, 4);
+    else
+        for (int64_t c = 0; c < count; c++) memcpy(t + c * to_step * 2, f + c * from_step * 2, 2);
 }
 
 /* ---- Tiles of channels ------------------------------------------------------------------------------- */
