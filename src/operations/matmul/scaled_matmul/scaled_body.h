@@ -157,13 +157,13 @@ static void work(void *argument, int64_t index) {
     if (down >= plan.down || first >= end) return;
     const mm_size stop = p->rows * (down + 1) / plan.down;
 #ifdef TILE_AMX
-    tiles_open();
+    amx_open();
 #endif
     for (mm_size row = p->rows * down / plan.down; row < stop; row += plan.rows)
         do_rows(s, &plan, row, ejki_min(stop - row, plan.rows), first, end,
                 (float *)run->workspace + index * plan.own);
 #ifdef TILE_AMX
-    tiles_close();
+    amx_close();
 #endif
 }
 

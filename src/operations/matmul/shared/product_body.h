@@ -202,12 +202,12 @@ static void work(void *argument, int64_t index) {
     const product_memory memory = memory_of(problem, run->workers);
     float *all = run->workspace, *own = all + memory.workers + index * memory.own;
 #ifdef TILE_AMX
-    tiles_open();
+    amx_open();
 #endif
     for (int n = 0; n < problem->count; n++)
         do_product(&problem->product[n], run, index, own, all + memory.scattered[n]);
 #ifdef TILE_AMX
-    tiles_close();
+    amx_close();
 #endif
 }
 

@@ -22,6 +22,7 @@
 
 #include "base/base.h"
 #include "kernels/declare.h"
+#include "kernels/simd/amx.h"
 #include "kernels/simd/vec_avx512.h"
 
 #define AMX_ROWS    32  /* of a row tile: two halves */
@@ -29,40 +30,12 @@
 #define AMX_ELEMENT 512 /* bf16 elements of a tile */
 #define AMX_SUMS    256 /* floats of a tile */
 
-/* Compilers do not know that tile loads read memory and tile stores write it. */
-#define AMX_BARRIER() __asm__ volatile("" ::: "memory")
-
 #if defined(__clang__)
 #define AMX_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define AMX_UNROLL _Pragma("GCC unroll 32")
 #endif
 #define AMX_INLINE static inline __attribute__((always_inline))
-
-/* Tests bring an emulation of tiles. */
-#ifndef AMX_CONFIGURE
-#define AMX_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
-#define AMX_RELEASE()         __asm__ volatile("tilerelease")
-#endif
-
-/* The operand of ldtilecfg: eight tiles of full size. */
-static inline void amx_open(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    _Static_assert(sizeof config == 64, "the layout is the processor's");
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = 16;
-    }
-    AMX_CONFIGURE(config);
-}
-
-static inline void amx_close(void) {
-    AMX_RELEASE();
-}
 
 /* ---- Packing ---------------------------------------------------------------------------------------- */
 

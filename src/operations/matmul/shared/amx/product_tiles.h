@@ -14,34 +14,10 @@
 #define EJKI_PRODUCT_TILES_H
 
 #include "base/base.h"
+#include "kernels/simd/amx.h"
 #include "operations/matmul/shared/product_pack.h"
 
 enum { TILE_HALF = 16 * TILE_STEP };
-
-/* Tests bring an emulation of tiles. */
-#ifndef AMX_CONFIGURE
-#define AMX_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
-#define AMX_RELEASE()         __asm__ volatile("tilerelease")
-#endif
-/* Compilers do not know that loads of tiles read memory and that stores write it. */
-#define TILE_BARRIER() __asm__ volatile("" ::: "memory")
-
-static void tiles_open(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    _Static_assert(sizeof config == 64, "the layout is the processor's");
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = 16;
-    }
-    AMX_CONFIGURE(config);
-}
-static void tiles_close(void) {
-    AMX_RELEASE();
-}
 
 /* Bytes of a are signed, those of b are not. */
 #ifdef TILE_BYTE_DOT
@@ -144,7 +120,7 @@ INLINE void tiles_add(const bool both, int64_t steps, const float *a, const floa
 /* Sums in memory, in rows of TILE_COLUMNS. */
 INLINE void tiles_begin(const bool both, const float *sums, bool add) {
     const float *lower = sums + 16 * TILE_COLUMNS;
-    TILE_BARRIER();
+    AMX_BARRIER();
     if (add) {
         _tile_loadd(0, sums, 4 * TILE_COLUMNS);
         _tile_loadd(1, sums + 16, 4 * TILE_COLUMNS);
@@ -163,7 +139,7 @@ INLINE void tiles_end(const bool both, float *sums) {
     _tile_stored(1, sums + 16, 4 * TILE_COLUMNS);
     if (both) _tile_stored(2, lower, 4 * TILE_COLUMNS);
     if (both) _tile_stored(3, lower + 16, 4 * TILE_COLUMNS);
-    TILE_BARRIER();
+    AMX_BARRIER();
 }
 
 INLINE void tiles_multiply(const bool both, int64_t words, const float *a, const float *b, float *c,

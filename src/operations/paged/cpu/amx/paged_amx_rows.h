@@ -22,21 +22,6 @@ static inline bool in_tiles(const paged_job *j) {
     return j->rows > 1;
 }
 
-/* Tiles of sums, 0 to 3, and of weights, 6 and 7, with `rows` rows, those of values whole. */
-static void open_values(int rows) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    _Static_assert(sizeof config == 64, "the layout is the processor's");
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = i == 4 || i == 5 ? 16 : (uint8_t)rows;
-    }
-    AMX_CONFIGURE(config);
-}
-
 /* Rows of a block as tiles: of group g they begin at row[16 g] and lie stride[g] bytes apart, if that is not 0. */
 typedef struct amx_rows {
     const paged_block *block;
@@ -280,7 +265,8 @@ AMX_INLINE void tile_values(const ejk_dtype dtype, paged_few *f, paged_size firs
     const paged_size width = f->j->work->plan.width, rows = f->j->rows;
     const bool twice = rows <= 8;
     _Alignas(64) float copy[AMX_TILE], weights[2 * AMX_GROUPS * AMX_TILE];
-    open_values((int)(twice ? 2 * rows : rows));
+    amx_open_rows((int)(twice ? 2 * rows : rows),
+                  AMX_KEYS); /* sums, 0 to 3, and weights, 6 and 7; values */
     for (paged_size h = first; h < first + heads; h++) {
         const amx_rows values = rows_of(f, &p->value, f->block->value, h, p->value_dim, copy);
         const paged_size tiles = width / LANES;
