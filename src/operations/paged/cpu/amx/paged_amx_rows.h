@@ -90,28 +90,25 @@ static void pack_queries(paged_few *f) {
         }
 }
 
+/* Sums of group g take in its keys, by tile `left`: instructions have numbers of tiles in them. */
+#define ADD_KEYS(g, left)                                                                          \
+    do {                                                                                           \
+        const void *key = tile_rows(dtype, r, g, s, &stride);                                      \
+        _tile_loadd(left, key, stride);                                                            \
+        _tile_dpbf16ps(g, left, 4);                                                                \
+        tile_ahead(f, dtype);                                                                      \
+    } while (0)
+
 /* Tiles 0 to 3 take in products of a block's keys, or of their tails, with the queries at `query`. */
 AMX_INLINE void add_scores(const ejk_dtype dtype, paged_few *f, const amx_rows *r,
                            const float *query) {
     for (paged_size s = 0; LANES * s < r->dim; s++, query += AMX_TILE) {
         int64_t stride;
-        const void *key = tile_rows(dtype, r, 0, s, &stride);
         _tile_loadd(4, query, 64);
-        _tile_loadd(5, key, stride);
-        _tile_dpbf16ps(0, 5, 4);
-        tile_ahead(f, dtype);
-        key = tile_rows(dtype, r, 1, s, &stride);
-        _tile_loadd(6, key, stride);
-        _tile_dpbf16ps(1, 6, 4);
-        tile_ahead(f, dtype);
-        key = tile_rows(dtype, r, 2, s, &stride);
-        _tile_loadd(7, key, stride);
-        _tile_dpbf16ps(2, 7, 4);
-        tile_ahead(f, dtype);
-        key = tile_rows(dtype, r, 3, s, &stride);
-        _tile_loadd(5, key, stride);
-        _tile_dpbf16ps(3, 5, 4);
-        tile_ahead(f, dtype);
+        ADD_KEYS(0, 5);
+        ADD_KEYS(1, 6);
+        ADD_KEYS(2, 7);
+        ADD_KEYS(3, 5);
     }
 }
 
@@ -169,6 +166,15 @@ static void pack_weights(const paged_few *f, paged_size h, paged_size g, float *
     }
 }
 
+/* Sums of tile n take in components 32 (c + n) to 32 (c + n) + 31 of group g's values, by tile `right`. */
+#define ADD_VALUES(n, right)                                                                       \
+    do {                                                                                           \
+        const void *value = tile_rows(dtype, r, g, c + (n), &step);                                \
+        _tile_loadd(right, value, step);                                                           \
+        _tile_dpbf16ps(n, 6, right);                                                               \
+        tile_ahead(f, dtype);                                                                      \
+    } while (0)
+
 /* Sums of up to 8 rows take in a block's values: components 32 c to 32 c + 127, of which `tiles` tiles are there. */
 AMX_INLINE void add_values_twice(const ejk_dtype dtype, const int tiles, paged_few *f,
                                  const amx_rows *r, paged_size c, const float *weights, float *sums,
@@ -181,29 +187,11 @@ AMX_INLINE void add_values_twice(const ejk_dtype dtype, const int tiles, paged_f
     if (tiles > 2) _tile_loadd(2, sums + 2 * VL, stride);
     if (tiles > 3) _tile_loadd(3, sums + 3 * VL, stride);
     for (paged_size g = f->block->low / AMX_KEYS; g < end; g++) {
-        const void *value = tile_rows(dtype, r, g, c, &step);
         _tile_loadd(6, weights + g * AMX_TILE, 64);
-        _tile_loadd(4, value, step);
-        _tile_dpbf16ps(0, 6, 4);
-        tile_ahead(f, dtype);
-        if (tiles > 1) {
-            value = tile_rows(dtype, r, g, c + 1, &step);
-            _tile_loadd(5, value, step);
-            _tile_dpbf16ps(1, 6, 5);
-            tile_ahead(f, dtype);
-        }
-        if (tiles > 2) {
-            value = tile_rows(dtype, r, g, c + 2, &step);
-            _tile_loadd(4, value, step);
-            _tile_dpbf16ps(2, 6, 4);
-            tile_ahead(f, dtype);
-        }
-        if (tiles > 3) {
-            value = tile_rows(dtype, r, g, c + 3, &step);
-            _tile_loadd(5, value, step);
-            _tile_dpbf16ps(3, 6, 5);
-            tile_ahead(f, dtype);
-        }
+        ADD_VALUES(0, 4);
+        if (tiles > 1) ADD_VALUES(1, 5);
+        if (tiles > 2) ADD_VALUES(2, 4);
+        if (tiles > 3) ADD_VALUES(3, 5);
     }
     _tile_stored(0, sums, stride);
     if (tiles > 1) _tile_stored(1, sums + VL, stride);
