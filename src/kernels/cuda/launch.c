@@ -18,6 +18,11 @@ ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *n
                      name, data, (long long)size);
 }
 
+ejk_status ejki_cuda_check_tensor(const void *data, int dtype, const char *name) {
+    return dtype ? ejki_cuda_check_address(data, (int64_t)ejk_dtype_size((ejk_dtype)dtype), name)
+                 : EJK_OK;
+}
+
 ejk_status ejki_cuda_check_addresses(const ejki_cuda_address *list, size_t count) {
     for (size_t i = 0; i < count; i++)
         EJKI_TRY(ejki_cuda_check_address(list[i].data, list[i].size, list[i].name));

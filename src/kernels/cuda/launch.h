@@ -28,6 +28,8 @@ void ejki_cuda_add(ejki_cuda_constants *constants, const char *name, int64_t val
 
 /* INVALID_LAYOUT if an address is not a multiple of its element's size, which a GPU needs. NULL is one. */
 ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *name);
+/* The same of a tensor that may be absent: its type is 0 then, or its address NULL. */
+ejk_status ejki_cuda_check_tensor(const void *data, int dtype, const char *name);
 
 typedef struct ejki_cuda_address {
     const void *data;

@@ -147,12 +147,7 @@ static ejk_status check_list(const mm_list *list, const char *name) {
 
 static ejk_status check_view(const mm_view *v, const char *name) {
     if (!v->present || v->ones) return EJK_OK;
-    return ejki_cuda_check_address(v->data, (int64_t)ejk_dtype_size((ejk_dtype)v->dtype), name);
-}
-
-static ejk_status check_number(int dtype, const void *data, const char *name) {
-    return dtype ? ejki_cuda_check_address(data, (int64_t)ejk_dtype_size((ejk_dtype)dtype), name)
-                 : EJK_OK;
+    return ejki_cuda_check_tensor(v->data, v->dtype, name);
 }
 
 static ejk_status check(const mm_product *p) {
@@ -167,10 +162,10 @@ static ejk_status check(const mm_product *p) {
     EJKI_TRY(check_list(&p->offset, "group_offset"));
     EJKI_TRY(check_list(&p->gather, "lhs_indices"));
     EJKI_TRY(check_list(&p->scatter, "out_indices"));
-    EJKI_TRY(check_number(p->weight_type, p->weight, "out_weights"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->weight, p->weight_type, "out_weights"));
     if (!p->quant.present) return EJK_OK;
-    EJKI_TRY(check_number(p->quant.scale_type, p->quant.scales, "scales"));
-    EJKI_TRY(check_number(p->quant.zero_type, p->quant.zeros, "zeros"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->quant.scales, p->quant.scale_type, "scales"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->quant.zeros, p->quant.zero_type, "zeros"));
     return p->quant.has_factor ? ejki_cuda_check_address(p->quant.factor, 4, "tensor_scale")
                                : EJK_OK;
 }

@@ -40,11 +40,6 @@ static ejk_status prepare_values(const void *problem, const int64_t *parameters,
     return ejki_cuda_ready(launch, 0, text, "dequantize", &(ejki_cuda_constants){.count = 0});
 }
 
-static ejk_status check(int type, const void *data, const char *name) {
-    return type ? ejki_cuda_check_address(data, (int64_t)ejk_dtype_size((ejk_dtype)type), name)
-                : EJK_OK;
-}
-
 static ejk_status begin(const ejk_run *run, int64_t blocks, const char *name) {
     const quantize_problem *p = run->problem;
     quantize_arguments a = {.quant = p->quant,
@@ -55,9 +50,9 @@ static ejk_status begin(const ejk_run *run, int64_t blocks, const char *name) {
                                 ejki_round_up(ejki_cdiv(p->columns * p->quant.bits, 8), p->unit),
                             .floors = p->floors};
     const ejki_cuda_work work = {.threads = QUANTIZE_THREADS, .blocks = blocks};
-    EJKI_TRY(check(p->values.dtype, p->values.data, name));
-    EJKI_TRY(check(p->quant.scale_type, p->quant.scales, "scales"));
-    EJKI_TRY(check(p->quant.zero_type, p->quant.zeros, "zeros"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->values.data, p->values.dtype, name));
+    EJKI_TRY(ejki_cuda_check_tensor(p->quant.scales, p->quant.scale_type, "scales"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->quant.zeros, p->quant.zero_type, "zeros"));
     if (p->quant.has_factor) EJKI_TRY(ejki_cuda_check_address(p->quant.factor, 4, "tensor_scale"));
     return ejki_cuda_begin(run, &work, &a);
 }

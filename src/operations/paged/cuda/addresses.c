@@ -18,11 +18,6 @@ static ejk_status check_ints(const paged_ints *list, const char *name) {
     return ejki_cuda_check_address(list->data, list->wide ? 8 : 4, name);
 }
 
-static ejk_status check_elements(const void *data, int dtype, const char *name) {
-    const int64_t size = dtype ? (int64_t)ejk_dtype_size((ejk_dtype)dtype) : 1;
-    return ejki_cuda_check_address(data, size, name);
-}
-
 static ejk_status check_lists(const paged_problem *p) {
     EJKI_TRY(check_ints(&p->table, "a table of pages"));
     EJKI_TRY(check_ints(&p->lists, "kv_indptr"));
@@ -34,25 +29,25 @@ static ejk_status check_lists(const paged_problem *p) {
 }
 
 static ejk_status check_caches(const paged_problem *p) {
-    EJKI_TRY(check_elements(p->key.data, p->key.dtype, "a cache of keys"));
-    EJKI_TRY(check_elements(p->value.data, p->value.dtype, "a cache of values"));
-    EJKI_TRY(check_elements(p->key_tail.data, p->key_tail.dtype, "a cache of keys"));
-    EJKI_TRY(check_elements(p->key.scale, EJK_DTYPE_F32, "k_scale"));
-    return check_elements(p->value.scale, EJK_DTYPE_F32, "v_scale");
+    EJKI_TRY(ejki_cuda_check_tensor(p->key.data, p->key.dtype, "a cache of keys"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->value.data, p->value.dtype, "a cache of values"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->key_tail.data, p->key_tail.dtype, "a cache of keys"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->key.scale, EJK_DTYPE_F32, "k_scale"));
+    return ejki_cuda_check_tensor(p->value.scale, EJK_DTYPE_F32, "v_scale");
 }
 
 ejk_status ejki_paged_cuda_check(const paged_problem *p) {
     EJKI_TRY(check_lists(p));
     EJKI_TRY(check_caches(p));
-    EJKI_TRY(check_elements(p->query.data, p->query.dtype, "query"));
-    EJKI_TRY(check_elements(p->query_tail.data, p->query_tail.dtype, "query"));
-    EJKI_TRY(check_elements(p->out.data, p->out.dtype, "out"));
-    EJKI_TRY(check_elements(p->new_key.data, p->new_key.dtype, "new keys"));
-    EJKI_TRY(check_elements(p->new_tail.data, p->new_tail.dtype, "new keys"));
-    EJKI_TRY(check_elements(p->new_value.data, p->new_value.dtype, "new values"));
-    EJKI_TRY(check_elements(p->lse.data, EJK_DTYPE_F32, "lse"));
-    EJKI_TRY(check_elements(p->status, EJK_DTYPE_I32, "status"));
-    EJKI_TRY(check_elements(p->alibi, EJK_DTYPE_F32, "alibi_slopes"));
-    EJKI_TRY(check_elements(p->bias, EJK_DTYPE_F32, "qq_bias"));
-    return check_elements(p->sinks, p->sink_dtype, "softmax_aux");
+    EJKI_TRY(ejki_cuda_check_tensor(p->query.data, p->query.dtype, "query"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->query_tail.data, p->query_tail.dtype, "query"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->out.data, p->out.dtype, "out"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->new_key.data, p->new_key.dtype, "new keys"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->new_tail.data, p->new_tail.dtype, "new keys"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->new_value.data, p->new_value.dtype, "new values"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->lse.data, EJK_DTYPE_F32, "lse"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->status, EJK_DTYPE_I32, "status"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->alibi, EJK_DTYPE_F32, "alibi_slopes"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->bias, EJK_DTYPE_F32, "qq_bias"));
+    return ejki_cuda_check_tensor(p->sinks, p->sink_dtype, "softmax_aux");
 }

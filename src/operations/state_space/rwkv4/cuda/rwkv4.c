@@ -67,21 +67,15 @@ static ejk_status check(const wkv_problem *p) {
         {p->d_v.data, size, "d_v"},
         {p->sequences.ends, p->sequences.wide_ends ? 8 : 4, "cu_seqlens"},
         {p->sequences.indices, p->sequences.wide_indices ? 8 : 4, "state_indices"}};
-    const struct {
-        const wkv_states *list;
-        const char *name;
-    } lists[] = {{&p->w, "w"},
-                 {&p->u, "u"},
-                 {&p->before, p->pooled ? "state" : "initial_state"},
-                 {&p->after, p->gradient ? "d_final_state" : "final_state"},
-                 {&p->d_w, "d_w"},
-                 {&p->d_u, "d_u"},
-                 {&p->d_before, "d_initial_state"}};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (lists[i].list->data)
-            EJKI_TRY(ejki_cuda_check_address(
-                lists[i].list->data, (int64_t)ejk_dtype_size((ejk_dtype)lists[i].list->dtype),
-                lists[i].name));
+    EJKI_TRY(ejki_cuda_check_tensor(p->w.data, p->w.dtype, "w"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->u.data, p->u.dtype, "u"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->before.data, p->before.dtype,
+                                    p->pooled ? "state" : "initial_state"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->after.data, p->after.dtype,
+                                    p->gradient ? "d_final_state" : "final_state"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_w.data, p->d_w.dtype, "d_w"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_u.data, p->d_u.dtype, "d_u"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_before.data, p->d_before.dtype, "d_initial_state"));
     return ejki_cuda_check_addresses(rows, sizeof rows / sizeof *rows);
 }
 

@@ -77,23 +77,17 @@ static ejk_status check(const scan_problem *p) {
         {p->d_c.data, size, "d_c"},
         {p->sequences.ends, p->sequences.wide_ends ? 8 : 4, "cu_seqlens"},
         {p->sequences.indices, p->sequences.wide_indices ? 8 : 4, "state_indices"}};
-    const struct {
-        const scan_states *list;
-        const char *name;
-    } lists[] = {{&p->a, "a"},
-                 {&p->d, "d"},
-                 {&p->dt_bias, "dt_bias"},
-                 {&p->before, p->pooled ? "state" : "initial_state"},
-                 {&p->after, p->gradient ? "d_final_state" : "final_state"},
-                 {&p->d_a, "d_a"},
-                 {&p->d_d, "d_d"},
-                 {&p->d_dt_bias, "d_dt_bias"},
-                 {&p->d_before, "d_initial_state"}};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (lists[i].list->data)
-            EJKI_TRY(ejki_cuda_check_address(
-                lists[i].list->data, (int64_t)ejk_dtype_size((ejk_dtype)lists[i].list->dtype),
-                lists[i].name));
+    EJKI_TRY(ejki_cuda_check_tensor(p->a.data, p->a.dtype, "a"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d.data, p->d.dtype, "d"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->dt_bias.data, p->dt_bias.dtype, "dt_bias"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->before.data, p->before.dtype,
+                                    p->pooled ? "state" : "initial_state"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->after.data, p->after.dtype,
+                                    p->gradient ? "d_final_state" : "final_state"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_a.data, p->d_a.dtype, "d_a"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_d.data, p->d_d.dtype, "d_d"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_dt_bias.data, p->d_dt_bias.dtype, "d_dt_bias"));
+    EJKI_TRY(ejki_cuda_check_tensor(p->d_before.data, p->d_before.dtype, "d_initial_state"));
     return ejki_cuda_check_addresses(rows, sizeof rows / sizeof *rows);
 }
 

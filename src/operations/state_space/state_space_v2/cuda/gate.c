@@ -34,8 +34,7 @@ static ejk_status run(const ejk_run *run) {
     const char *const names[] = {"gate", "rmsnorm_weight", "out"};
     for (int i = 0; i < 3; i++)
         if (views[i]->present)
-            EJKI_TRY(ejki_cuda_check_address(
-                views[i]->data, (int64_t)ejk_dtype_size((ejk_dtype)views[i]->dtype), names[i]));
+            EJKI_TRY(ejki_cuda_check_tensor(views[i]->data, views[i]->dtype, names[i]));
     ssd_problem argument = *p;
     const ejki_cuda_work work = {.threads = THREADS, .blocks = blocks_of(p)};
     return ejki_cuda_begin(run, &work, &argument);

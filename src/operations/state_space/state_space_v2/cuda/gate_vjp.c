@@ -51,8 +51,7 @@ static ejk_status run(const ejk_run *run) {
     const char *const names[] = {"gate", "d_gate", "rmsnorm_weight", "d_rmsnorm_weight", "d_out"};
     for (int i = 0; i < 5; i++)
         if (views[i]->present)
-            EJKI_TRY(ejki_cuda_check_address(
-                views[i]->data, (int64_t)ejk_dtype_size((ejk_dtype)views[i]->dtype), names[i]));
+            EJKI_TRY(ejki_cuda_check_tensor(views[i]->data, views[i]->dtype, names[i]));
     arguments a = {*p, run->workspace};
     const ejki_cuda_work rows = {.slot = ROWS_BACK, .threads = THREADS, .blocks = blocks_of(p)};
     const ejki_cuda_work weights = {
