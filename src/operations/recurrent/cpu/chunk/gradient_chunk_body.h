@@ -78,10 +78,11 @@ static void load_columns(work *w, const float *x, rec_size s) {
 static void put_values(const work *w, rec_size s) {
     const float *y = w->b.y + s * CHUNK * TILE_COLUMNS;
     const bool delta = w->at.p->update == REC_DELTA;
+    const places to = places_of(&w->at, REC_VALUE);
     for (int i = 0; i < w->c.count; i++)
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
             const vf own = v_load(y + i * TILE_COLUMNS + j);
-            add_part(&w->at, REC_VALUE, w->c.token[i], s * TILE_COLUMNS + j, w->at.p->value_size,
+            add_part(&to, w->c.token[i], s * TILE_COLUMNS + j,
                      delta ? v_sub(v_zero(), own) : own);
         }
 }
@@ -91,6 +92,7 @@ static void put_stepped_values(const work *w, rec_size s) {
     const chunk *c = &w->c;
     const rec_size slab = s * CHUNK * TILE_COLUMNS;
     const vf skip = v_set1(skip_of(w->at.p, w->at.h));
+    const places to = places_of(&w->at, REC_VALUE);
     for (rec_size i = 0; i < c->count; i++) {
         vf beta = v_load(w->b.betas + i * VL), past = v_load(w->b.skips + i * VL);
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
@@ -99,7 +101,7 @@ static void put_stepped_values(const work *w, rec_size s) {
             const vf d_out = v_load(w->b.d_out + slab + at);
             beta = v_fma(d_u, v, beta);
             past = v_fma(d_out, v, past);
-            add_part(&w->at, REC_VALUE, c->token[i], s * TILE_COLUMNS + j, w->at.p->value_size,
+            add_part(&to, c->token[i], s * TILE_COLUMNS + j,
                      v_fma(v_set1(c->beta[i]), d_u, v_mul(skip, d_out)));
         }
         v_store(w->b.betas + i * VL, beta);
@@ -149,20 +151,10 @@ static void back_columns(work *w, const bool delta, rec_size begin) {
     }
 }
 
-static token token_of(const work *w, rec_size i) {
-    const chunk *c = &w->c;
-    return (token){.q = c->q + i * c->pitch,
-                   .k = c->k + i * c->pitch,
-                   .q_norm = c->q_norm[i],
-                   .k_norm = c->k_norm[i],
-                   .beta = c->beta[i],
-                   .t = c->token[i]};
-}
-
 /* What is the head's own goes where it belongs; and what heads of the unit share. */
 static void put_head(const work *w) {
     for (rec_size i = 0; i < w->c.count; i++) {
-        const token t = token_of(w, i);
+        const token t = {.beta = w->c.beta[i], .t = w->c.token[i]};
         const gradient g = {.g = w->b.rows + (2 * CHUNK + i) * w->c.pitch,
                             .beta = v_sum(v_load(w->b.betas + i * VL)),
                             .along_x = v_sum(v_load(w->b.skips + i * VL)),
@@ -171,20 +163,22 @@ static void put_head(const work *w) {
     }
 }
 static void put_unit(const work *w) {
-    for (rec_size i = 0; i < w->c.count; i++) {
-        const token t = token_of(w, i);
-        const gradient g = {.q = w->b.rows + i * w->c.pitch,
-                            .k = w->b.rows + (CHUNK + i) * w->c.pitch};
-        put_vectors(&w->at, &t, &g);
+    const chunk *c = &w->c;
+    const float *dq = w->b.rows, *dk = dq + CHUNK * c->pitch;
+    const places q = places_of(&w->at, REC_QUERY), k = places_of(&w->at, REC_KEY);
+    for (rec_size i = 0; i < c->count; i++) {
+        const rec_size row = i * c->pitch;
+        add_vector(&w->at, &q, c->token[i], dq + row, c->q + row, c->q_norm[i]);
+        add_vector(&w->at, &k, c->token[i], dk + row, c->k + row, c->k_norm[i]);
     }
 }
 
 INLINE void back_chunk(work *w, const bool delta, rec_size begin, bool resets) {
     chunk *c = &w->c;
     back *b = &w->b;
-    const rec_size end = w->first + w->at.unit;
+    const rec_size first = w->at.h, end = first + w->at.unit;
     load_unit(w);
-    for (w->at.h = w->first; w->at.h < end; w->at.h++) {
+    for (; w->at.h < end; w->at.h++) {
         const float *state = resets ? w->nothing : cell_of(w, begin);
         load_back(w, delta, begin);
         ask_next(w, begin, (begin / CHUNK - 1) * CHUNK, true);
@@ -192,23 +186,23 @@ INLINE void back_chunk(work *w, const bool delta, rec_size begin, bool resets) {
         if (w->at.p->key_decay) {
             back_channel_decays(c, b, delta, state);
         } else {
-            const unit_end in = {w->at.h == w->first, w->at.h + 1 == end};
+            const unit_end in = {w->at.h == first, w->at.h + 1 == end};
             back_head_decays(c, b, delta, in, state);
         }
         put_head(w);
         if (resets) memset(b->d_state, 0, (size_t)w->state_size * sizeof(float));
     }
-    w->at.h = w->first;
+    w->at.h = first;
     put_unit(w);
 }
 
 static void put_paddings(work *w) {
-    for (w->at.h = w->first; w->at.h < w->first + w->at.unit; w->at.h++)
+    for (w->at.h = w->first; w->at.h < w->first + w->at.span; w->at.h++)
         for (int i = 0; i < w->c.paddings; i++) put_nothing(&w->at, w->c.padding[i]);
     w->at.h = w->first;
 }
 
-/* ---- A unit of heads --------------------------------------------------------------------------------- */
+/* ---- Heads that take turns --------------------------------------------------------------------------------- */
 
 /* The chunks of a cell, from the last one on. */
 static void back_cell(work *w, rec_size cell, rec_size end) {
@@ -221,14 +215,16 @@ static void back_cell(work *w, rec_size cell, rec_size end) {
         next_chunk(c, begin[count], &resets);
         put_paddings(w);
         if (c->count == 0) continue;
-        if (w->at.p->update == REC_DELTA)
-            back_chunk(w, true, begin[count], resets);
-        else
-            back_chunk(w, false, begin[count], resets);
+        for (; w->at.h < w->first + w->at.span; w->at.h += w->at.unit)
+            if (w->at.p->update == REC_DELTA)
+                back_chunk(w, true, begin[count], resets);
+            else
+                back_chunk(w, false, begin[count], resets);
+        w->at.h = w->first;
     }
 }
 
-static void back_unit(head_work *at) {
+static void back_span(head_work *at) {
     work *w = (work *)at;
     chunk *c = &w->c;
     const rec_size steps = w->at.q.end - w->at.q.begin, slab = w->at.pitch * TILE_COLUMNS;
@@ -237,7 +233,7 @@ static void back_unit(head_work *at) {
     memset(w->chunk_memory, 0, (size_t)chunk_floats(w->at.p) * sizeof(float));
     memset(w->nothing, 0, (size_t)w->state_size * sizeof(float));
     place_chunk(c, w->chunk_memory);
-    for (; w->at.h < w->first + w->at.unit; w->at.h++)
+    for (; w->at.h < w->first + w->at.span; w->at.h++)
         for (rec_size s = 0; s < w->b.slabs; s++) {
             load_slab(c, REC_INITIAL, w->at.h, s * TILE_COLUMNS, cell_of(w, 0) + s * slab);
             load_slab(c, REC_D_FINAL, w->at.h, s * TILE_COLUMNS, d_state_of(w) + s * slab);
@@ -246,18 +242,19 @@ static void back_unit(head_work *at) {
     pass_over(w);
     for (rec_size cell = ejki_cdiv(steps, CHUNK); cell-- > 0;)
         back_cell(w, cell, ejki_min((cell + 1) * CHUNK, steps));
-    for (; w->at.h < w->first + w->at.unit; w->at.h++)
+    for (; w->at.h < w->first + w->at.span; w->at.h++)
         for (rec_size s = 0; s < w->b.slabs; s++)
             store_slab(c, REC_D(REC_INITIAL), w->at.h, s * TILE_COLUMNS, d_state_of(w) + s * slab);
 }
 
-static void with_work(const rec_problem *p, float *memory, back_then_fn then, void *argument) {
+static void with_work(const rec_problem *p, rec_size threads, float *memory, back_then_fn then,
+                      void *argument) {
     work w;
-    measure(p, &w);
+    measure(p, threads, &w);
     then(&w.at, deal_out(&w, memory), argument);
 }
 
-static const back_kernel kernel = {with_work, back_unit};
+static const back_kernel kernel = {with_work, back_span};
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {

@@ -16,6 +16,9 @@ enum { X_ROWS = CHUNK + TILE_ROWS, X_SLAB = X_ROWS * TILE_COLUMNS };
 /* Heads that are worked on together at most; a group should be units enough for parts of it to be tasks. */
 enum { MOST_UNIT = 4 };
 
+/* Heads that take turns at most: their rows follow each other in memory, and what is kept grows with them. */
+enum { MOST_SPAN = 4 };
+
 /*
  * A cell is CHUNK steps; a chunk lies in one, and is all of it but where segments end. What is kept of a cell and a
  * head lies together: the state before it [slabs][pitch][TILE_COLUMNS], X [slabs][X_ROWS][TILE_COLUMNS] and rest
@@ -23,13 +26,13 @@ enum { MOST_UNIT = 4 };
  * where these lie in the cell. Heads of a unit follow each other.
  */
 typedef struct work {
-    head_work at; /* first: back_unit() is given this */
+    head_work at; /* first: back_span() is given this */
     chunk c;
     back b;
     float *cells, *nothing, *chunk_memory; /* nothing: a state of 0 */
     float *d_states;                       /* of the unit's heads */
     rec_size state_size, cell_size, x_size, rest_size;
-    rec_size first; /* head of the unit; at.h is the one at hand */
+    rec_size first; /* of the heads that take turns; at.h is the one at hand */
 } work;
 
 static rec_size unit_of(const rec_problem *p) {
@@ -40,10 +43,22 @@ static rec_size unit_of(const rec_problem *p) {
     return unit;
 }
 
-static void measure(const rec_problem *p, work *w) {
+/* Where nothing is added up, groups that take turns are one, as long as `threads` are as busy. */
+static void join_groups(head_work *w, rec_size threads) {
+    const rec_size all = w->p->sequences * w->groups, busy = ejki_cdiv(all, threads);
+    rec_size n = sum_floats(w) > 0 ? 1 : ejki_min(MOST_SPAN / w->in_group, w->groups);
+    while (n > 1 && (w->groups % n != 0 || ejki_cdiv(all / n, threads) * n > busy)) n--;
+    if (n <= 1) return;
+    w->groups /= n;
+    w->in_group *= n;
+    w->span = w->in_group;
+}
+
+static void measure(const rec_problem *p, rec_size threads, work *w) {
     const bool delta = p->update == REC_DELTA;
     measure_heads(p, TILE_COLUMNS, unit_of(p), &w->at);
     w->at.pitch = pitch_of(p);
+    join_groups(&w->at, threads);
     w->b.slabs = slabs_of(p);
     w->b.columns = w->at.value_pitch;
     w->state_size = w->at.value_pitch * w->at.pitch;
@@ -63,7 +78,7 @@ static rec_size deal_out(work *w, float *at) {
         &b->u_turned, &b->y_turned, &b->d_own,        &b->d_rest, &b->m,    &b->n, &b->m_turned,
         &b->n_turned, &b->dq,       &b->dk,           &b->dl,     &b->q,    &b->k, &b->left,
         &w->d_states, &b->met,      &b->rows,         &b->betas,  &b->skips};
-    const rec_size size[] = {cells * w->at.unit * w->cell_size,
+    const rec_size size[] = {cells * w->at.span * w->cell_size,
                              w->state_size,
                              chunk_floats(p),
                              columns,
@@ -84,7 +99,7 @@ static rec_size deal_out(work *w, float *at) {
                              rows,
                              rows,
                              rows,
-                             w->at.unit * w->state_size,
+                             w->at.span * w->state_size,
                              w->at.pitch,
                              3 * rows,
                              sums,
@@ -99,7 +114,7 @@ static rec_size deal_out(work *w, float *at) {
 
 /* What is kept of the cell of a step and the head at hand; and of that X of a slab and products, from that step on. */
 static float *cell_of(const work *w, rec_size step) {
-    return w->cells + (step / CHUNK * w->at.unit + w->at.h - w->first) * w->cell_size;
+    return w->cells + (step / CHUNK * w->at.span + w->at.h - w->first) * w->cell_size;
 }
 static float *x_of(const work *w, rec_size step, rec_size slab) {
     return cell_of(w, step) + w->state_size + slab * X_SLAB + step % CHUNK * TILE_COLUMNS;
@@ -158,7 +173,8 @@ static void ask_next(work *w, rec_size begin, rec_size next, bool backwards) {
     chunk *c = &w->c;
     const rec_problem *p = w->at.p;
     const rec_size h = w->at.h, steps = w->at.q.end - w->at.q.begin;
-    const bool last = h + 1 == w->first + w->at.unit;
+    const bool last = h + 1 == w->first + w->at.span;
+    const bool loads = (h + 1 - w->first) % w->at.unit == 0;
     const rec_size n = last ? next : begin / CHUNK * CHUNK;
     c->ahead = (ahead){.each = 0};
     if (n < 0 || n >= steps) return;
@@ -166,16 +182,16 @@ static void ask_next(work *w, rec_size begin, rec_size next, bool backwards) {
     c->ahead.rows = ejki_min(CHUNK, steps - n);
     c->ahead.kept = (const char *)cell_of(w, n);
     c->ahead.end = c->ahead.kept + w->cell_size * (rec_size)sizeof(float);
-    if (last && (backwards || p->key_decay))
+    if (loads && (backwards || p->key_decay))
         ask_tensor(w, REC_QUERY, n, p->query_heads, p->key_size);
-    if (last) ask_tensor(w, REC_KEY, n, p->key_heads, p->key_size);
+    if (loads) ask_tensor(w, REC_KEY, n, p->key_heads, p->key_size);
     ask_tensor(w, p->view[REC_GK].present ? REC_GK : REC_G, n, p->heads,
                p->key_decay ? p->key_size : 1);
     if (!backwards || p->update == REC_ADD)
         ask_tensor(w, REC_VALUE, n, p->value_heads, p->value_size);
     if (backwards) {
         ask_tensor(w, REC_D_OUT, n, p->heads, p->value_size);
-        for (int role = last ? REC_QUERY : REC_VALUE; role <= REC_VALUE; role++)
+        for (int role = loads ? REC_QUERY : REC_VALUE; role <= REC_VALUE; role++)
             if (w->at.shared[role] == 0)
                 ask_tensor(w, REC_D(role), n, heads_of(p, role),
                            role == REC_VALUE ? p->value_size : p->key_size);
@@ -229,17 +245,17 @@ static void pass_chunk(work *w, const bool delta, rec_size begin, bool resets, b
 static void pass_over(work *w) {
     chunk *c = &w->c;
     const bool delta = w->at.p->update == REC_DELTA;
-    const rec_size steps = w->at.q.end - w->at.q.begin, end = w->first + w->at.unit;
+    const rec_size steps = w->at.q.end - w->at.q.begin, end = w->first + w->at.span;
     for (rec_size n = 0; n < steps;) {
         bool resets;
         const rec_size begin = n;
         n = next_chunk(c, n, &resets);
         const bool stores = n % CHUNK == 0 && n < steps;
-        if (c->count > 0) load_unit_passing(w, delta);
         for (w->at.h = w->first; w->at.h < end; w->at.h++)
-            if (c->count > 0)
+            if (c->count > 0) {
+                if ((w->at.h - w->first) % w->at.unit == 0) load_unit_passing(w, delta);
                 pass_chunk(w, delta, begin, resets, stores);
-            else if (stores)
+            } else if (stores)
                 memcpy(cell_of(w, n), cell_of(w, begin), (size_t)w->state_size * sizeof(float));
         w->at.h = w->first;
     }

@@ -189,6 +189,7 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
     vf along_u = v_zero(), along_x = v_zero();
     load_columns(w, width, t, c, kept, &at);
     sum_rows(width, rank, NULL, t->a, t->k, p->key_size, d, at.dh, at.du);
+    const places values = places_of(&w->at, REC_VALUE);
     for (int n = 0; n < width; n++) {
         at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
         if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);
@@ -198,7 +199,7 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
         along_x = v_fma(at.x[n], at.d_out[n], along_x);
         vf dv = rank ? at.du[n] : v_mul(v_set1(t->beta), at.du[n]);
         dv = v_fma(v_set1(g->own), at.d_out[n], dv);
-        add_part(&w->at, REC_VALUE, t->t, c + n * VL, p->value_size, dv);
+        add_part(&values, t->t, c + n * VL, dv);
     }
     rec_size i = 0;
     for (; i + VL <= p->key_size; i += VL)
@@ -250,7 +251,9 @@ static void put_token(const head_work *w, const token *t, gradient *g) {
             if (p->update == REC_RANK_ONE) d = v_fma(v_load(t->a + c), v_set1(g->along_x), d);
             v_store(g->q + c, d);
         }
-    put_vectors(w, t, g);
+    const places q = places_of(w, REC_QUERY), k = places_of(w, REC_KEY);
+    add_vector(w, &q, t->t, g->q, t->q, t->q_norm);
+    add_vector(w, &k, t->t, g->k, t->k, t->k_norm);
     if (p->update == REC_RANK_ONE) put_rank_one(w, t, g);
     put_numbers(w, t, g);
 }
@@ -377,7 +380,9 @@ static void back_head(head_work *at) {
     move_states(w, REC_D(REC_INITIAL), w->d_state, false);
 }
 
-static void with_work(const rec_problem *p, float *memory, back_then_fn then, void *argument) {
+static void with_work(const rec_problem *p, rec_size threads, float *memory, back_then_fn then,
+                      void *argument) {
+    (void)threads;
     work w;
     measure(p, &w);
     then(&w.at, deal_out(&w, memory), argument);

@@ -18,13 +18,14 @@ enum { GRADIENT_ROWS = 5 };
 /*
  * The head of a sequence that is worked on. What is added up over the heads that share a query, key or value is added
  * to sums of floats, [tokens of the sequence][shared][pitch]; other gradients go straight to their tensors. `unit`
- * neighbouring heads are worked on together, and what these share has been added up by then.
+ * neighbouring heads are worked on together, and what these share has been added up by then; `span` heads, one unit or
+ * several, take turns.
  */
 typedef struct head_work {
     const rec_problem *p;
     rec_sequence q;
     rec_size h, pitch, value_pitch;
-    rec_size groups, in_group, unit; /* groups of heads that share something, heads of one */
+    rec_size groups, in_group, unit, span; /* groups of heads that share something, heads of one */
     rec_size shared[3]; /* of query, key and value: how many of a group are added up, 0 for none */
     float *sum[3];
     float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus, skip */
@@ -54,7 +55,7 @@ INLINE rec_size heads_of(const rec_problem *p, int role) {
 /* Groups of heads; columns of a value are rounded up to `columns`. */
 static void measure_heads(const rec_problem *p, rec_size columns, rec_size unit, head_work *w) {
     w->p = p;
-    w->unit = unit;
+    w->unit = w->span = unit;
     w->value_pitch = ejki_round_up(p->value_size, columns);
     w->groups = p->heads == 0
                     ? 1
@@ -95,14 +96,21 @@ INLINE void put_part(const rec_problem *p, int role, rec_size index, rec_size c,
                   size - c);
 }
 
+/* The head of a tensor that the head at hand reads; mostly each has its own, and divisions take long. */
+INLINE rec_size head_of(const head_work *w, int role) {
+    const rec_size heads = heads_of(w->p, role);
+    return heads == w->p->heads ? w->h : rec_head(w->p, w->h, heads);
+}
+
 INLINE rec_size gradient_at(const head_work *w, int role, rec_size t) {
-    return rec_at(&w->p->view[REC_D(role)], w->q.batch, t,
-                  rec_head(w->p, w->h, heads_of(w->p, role)));
+    return rec_at(&w->p->view[REC_D(role)], w->q.batch, t, head_of(w, role));
 }
 
 static void put_row(const head_work *w, int role, rec_size t, rec_size size, const float *row) {
+    if (!w->p->view[REC_D(role)].present) return;
+    const rec_size index = gradient_at(w, role, t);
     for (rec_size c = 0; c < size; c += VL)
-        put_part(w->p, role, gradient_at(w, role, t), c, size, row ? v_load(row + c) : v_zero());
+        put_part(w->p, role, index, c, size, row ? v_load(row + c) : v_zero());
 }
 
 static void put_number(const head_work *w, int role, rec_size t, float value) {
@@ -123,31 +131,48 @@ static void put_nothing(const head_work *w, rec_size t) {
     put_number(w, REC_BETA, t, 0);
 }
 
-/* Where the sums of a token's query, key or value are, of the head that h reads. */
-INLINE float *sum_at(const head_work *w, int role, rec_size t) {
-    const rec_size head = rec_head(w->p, w->h, heads_of(w->p, role)) % w->shared[role];
-    return w->sum[role] + (t - w->q.begin) * sum_pitch(w, role) +
-           head * (role == REC_VALUE ? w->value_pitch : w->pitch);
+/* Where gradients of query, key or value go, of the head that h reads: to sums, or else to their tensor. */
+typedef struct places {
+    float *sum; /* of the sequence's first token */
+    rec_size begin, pitch, size;
+    const rec_view *view;
+    rec_size first; /* index of the row of token 0 */
+} places;
+
+INLINE places places_of(const head_work *w, int role) {
+    const rec_size head = head_of(w, role);
+    const rec_view *v = &w->p->view[REC_D(role)];
+    places to = {.begin = w->q.begin,
+                 .size = role == REC_VALUE ? w->p->value_size : w->p->key_size,
+                 .view = v,
+                 .first = rec_at(v, w->q.batch, 0, head)};
+    if (w->shared[role] == 0) return to;
+    to.pitch = sum_pitch(w, role);
+    to.sum = w->sum[role] +
+             head % w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
+    return to;
 }
 
-/* VL elements of a head's gradient of query, key or value, from c on. */
-INLINE void add_part(const head_work *w, int role, rec_size t, rec_size c, rec_size size,
-                     vf value) {
-    if (w->shared[role] == 0) {
-        put_part(w->p, role, gradient_at(w, role, t), c, size, value);
+/* VL elements of a token's gradient, from c on. */
+INLINE void add_part(const places *to, rec_size t, rec_size c, vf value) {
+    if (to->sum) {
+        float *sum = to->sum + (t - to->begin) * to->pitch + c;
+        v_store(sum, v_add(v_load(sum), value));
         return;
     }
-    float *sum = sum_at(w, role, t) + c;
-    v_store(sum, v_add(v_load(sum), value));
+    if (!to->view->present || c >= to->size) return;
+    const ejk_dtype dtype = (ejk_dtype)to->view->dtype;
+    const rec_size index = to->first + t * to->view->stride[1] + c;
+    v_narrow_some(dtype, element_at(dtype, to->view->data, index), value, to->size - c);
 }
 
 /* From the gradient of what is normalised to that of the tensor: norm (d - x <x, d>). */
-static void add_vector(const head_work *w, int role, rec_size t, const float *d, const float *x,
-                       float norm) {
+INLINE void add_vector(const head_work *w, const places *to, rec_size t, const float *d,
+                       const float *x, float norm) {
     const vf along = v_set1(w->p->normalise ? -dot(d, x, w->pitch) : 0), factor = v_set1(norm);
     for (rec_size c = 0; c < w->pitch; c += VL) {
         const vf own = v_fma(v_load(x + c), along, v_load(d + c));
-        add_part(w, role, t, c, w->p->key_size, v_mul(factor, own));
+        add_part(to, t, c, v_mul(factor, own));
     }
 }
 
@@ -194,11 +219,6 @@ static void put_gates(const head_work *w, const token *t, const gradient *g, flo
 
 static float *part_of(const head_work *w) {
     return w->partial + (w->q.index * w->p->heads + w->h) * partial_size(w->p);
-}
-
-static void put_vectors(const head_work *w, const token *t, const gradient *g) {
-    add_vector(w, REC_QUERY, t->t, g->q, t->q, t->q_norm);
-    add_vector(w, REC_KEY, t->t, g->k, t->k, t->k_norm);
 }
 
 static void put_numbers(const head_work *w, const token *t, const gradient *g) {

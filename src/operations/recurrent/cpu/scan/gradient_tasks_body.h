@@ -9,13 +9,14 @@
 
 #include "operations/recurrent/cpu/scan/gradient_put_body.h"
 
-/* Heads h to h + unit - 1 of sequence q. */
+/* Heads h to h + span - 1 of sequence q. */
 typedef void (*back_unit_fn)(head_work *w);
 
-/* A kernel's work on a problem, which begins with a head_work, in `memory` or nowhere; and how many floats that has. */
+/* A kernel's work on a problem by `threads`, which begins with a head_work, in `memory` or nowhere; and how many floats
+ * that has. */
 typedef void (*back_then_fn)(head_work *w, rec_size floats, void *argument);
-typedef void (*back_work_fn)(const rec_problem *p, float *memory, back_then_fn then,
-                             void *argument);
+typedef void (*back_work_fn)(const rec_problem *p, rec_size threads, float *memory,
+                             back_then_fn then, void *argument);
 
 typedef struct back_kernel {
     back_work_fn work;
@@ -40,7 +41,7 @@ typedef struct back_call {
  */
 enum { MOST_PARTS = 4 };
 static rec_size parts_of_group(const head_work *w) {
-    return sum_floats(w) > 0 ? ejki_min(w->in_group / w->unit, MOST_PARTS) : 1;
+    return sum_floats(w) > 0 ? ejki_min(w->in_group / w->span, MOST_PARTS) : 1;
 }
 
 /* Where workers are more than groups, parts are tasks. */
@@ -92,11 +93,11 @@ static void put_sums(const head_work *w, rec_size group, rec_size first, rec_siz
 /* ---- Tasks ------------------------------------------------------------------------------------------- */
 
 static void back_part(head_work *w, const back_call *c, rec_size group, rec_size part) {
-    const rec_size units = w->in_group / w->unit, parts = parts_of_group(w);
+    const rec_size spans = w->in_group / w->span, parts = parts_of_group(w);
     clear_sums(w);
-    for (rec_size n = units * part / parts; n < units * (part + 1) / parts; n++) {
-        const rec_size first = group * w->in_group + n * w->unit;
-        for (w->h = first; w->h < first + w->unit; w->h++)
+    for (rec_size n = spans * part / parts; n < spans * (part + 1) / parts; n++) {
+        const rec_size first = group * w->in_group + n * w->span;
+        for (w->h = first; w->h < first + w->span; w->h++)
             memset(part_of(w), 0, (size_t)partial_size(w->p) * sizeof(float));
         w->h = first;
         c->kernel->unit(w);
@@ -153,7 +154,8 @@ static void back_tasks(head_work *w, rec_size floats, void *argument) {
 static void do_tasks(void *argument, int64_t index) {
     const back_call *c = argument;
     back_worker worker = {c, index};
-    c->kernel->work(c->p, (float *)c->run->workspace + index * c->floats, back_tasks, &worker);
+    c->kernel->work(c->p, c->run->workers, (float *)c->run->workspace + index * c->floats,
+                    back_tasks, &worker);
 }
 
 /* Groups that were shared out are added up, a range of tokens for each worker. Then the rest, in sums nobody needs. */
@@ -177,7 +179,7 @@ static void put_tasks(head_work *w, rec_size floats, void *argument) {
 static void do_puts(void *argument, int64_t index) {
     const back_call *c = argument;
     back_worker worker = {c, index};
-    c->kernel->work(c->p, NULL, put_tasks, &worker);
+    c->kernel->work(c->p, c->run->workers, NULL, put_tasks, &worker);
 }
 
 /* ---- Sums over tokens -------------------------------------------------------------------------------- */
@@ -250,16 +252,16 @@ static void end_call(head_work *w, rec_size floats, void *argument) {
 static ejk_status back_prepare(const back_kernel *kernel, const rec_problem *p, int32_t threads,
                                ejk_launch *launch) {
     back_plan plan = {threads, launch};
-    kernel->work(p, NULL, plan_tasks, &plan);
+    kernel->work(p, threads, NULL, plan_tasks, &plan);
     return EJK_OK;
 }
 
 static ejk_status back_run(const back_kernel *kernel, const ejk_run *run) {
     back_call c = {.run = run, .kernel = kernel, .p = run->problem};
-    kernel->work(c.p, NULL, begin_call, &c);
+    kernel->work(c.p, run->workers, NULL, begin_call, &c);
     ejk_parallel_for(run->threads, run->workers, do_tasks, &c);
     if (c.shares) ejk_parallel_for(run->threads, run->workers, do_puts, &c);
-    kernel->work(c.p, NULL, end_call, &c);
+    kernel->work(c.p, run->workers, NULL, end_call, &c);
     return EJK_OK;
 }
 
