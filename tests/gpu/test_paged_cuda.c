@@ -2,7 +2,7 @@
 /*
  * Attention over pages on a GPU, longer than cases of the conformance harness can be: latents of 128 heads and of keys
  * in several parts, prompts that take high tiles, decoding of many keys; beside the CPU's kernels, and over and over
- * with the same bits. Answers 77 where there is no GPU.
+ * with the same bits, also of calls that follow each other in a graph. Answers 77 where there is no GPU.
  */
 #include "support/call_results.h"
 #include "support/element.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPEATS = 5, MOST_SEQUENCES = 8, MOST_TENSORS = 16 };
+enum { REPEATS = 5, REPLAYS = 500, MOST_SEQUENCES = 8, MOST_TENSORS = 16 };
 
 /* Sequences that have `rows` new tokens each, the last of `keys` keys. */
 struct shape {
@@ -34,6 +34,20 @@ static const struct shape paged[] = {
     {"prompts", EJK_DTYPE_BF16, 64, 4, 4, 64, 2, {2000, 2300}, {2000, 1600}},
     {"decoding", EJK_DTYPE_BF16, 16, 32, 8, 128, 4, {8192, 17, 3000, 16384}, {1, 1, 1, 1}},
     {"decoding", EJK_DTYPE_F16, 64, 32, 8, 128, 2, {9001, 5000}, {1, 2}},
+};
+
+/* Calls with a CTA for each part, and with CTAs that have many. */
+static const struct shape replayed[] = {
+    {"replays of decoding", EJK_DTYPE_BF16, 16, 32, 8, 128, 1, {8192}, {1}},
+    {"replays of decoding",
+     EJK_DTYPE_BF16,
+     16,
+     32,
+     8,
+     128,
+     5,
+     {3000, 16, 1, 5000, 900},
+     {1, 1, 1, 1, 1}},
 };
 
 struct trial {
@@ -171,7 +185,7 @@ static void try_latents(struct trial *t, const struct shape *s) {
     free_all(t);
 }
 
-static void try_paged(struct trial *t, const struct shape *s) {
+static ejk_unified_attention_args paged_call(struct trial *t, const struct shape *s) {
     const int64_t columns = (most(s->keys, s->sequences) + s->page - 1) / s->page;
     ejk_unified_attention_args a = {.softmax_scale = ejk_float(0.1)};
     const int64_t pages = lay_out(t, s, &a.kv_lens, &a.query_start_loc, &a.block_tables, columns);
@@ -180,7 +194,64 @@ static void try_paged(struct trial *t, const struct shape *s) {
     a.key_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->kv_heads, s->dim), 1);
     a.value_cache = filled(t, TENSOR(t, s->dtype, pages, s->page, s->kv_heads, s->dim), 1);
     a.out = TENSOR(t, s->dtype, rows, s->heads, s->dim);
+    return a;
+}
+
+static void try_paged(struct trial *t, const struct shape *s) {
+    ejk_unified_attention_args a = paged_call(t, s);
     try_call(t, s, &ejk_unified_attention_kernel, &a);
+    free_all(t);
+}
+
+static unsigned char *results_of(const struct gpu_call *call) {
+    unsigned char *bytes = malloc(gpu_call_copy_results(call, NULL) + 1);
+    if (!bytes) exit(EXIT_FAILURE);
+    gpu_call_copy_results(call, bytes);
+    return bytes;
+}
+
+/* Two calls with one workspace, one after the other in a graph: kernels of one begin while the other's still run. */
+static void try_replays(struct trial *t, const struct shape *s) {
+    const ejk_kernel *kernel = &ejk_unified_attention_kernel;
+    ejk_unified_attention_args args[2] = {paged_call(t, s)};
+    struct gpu_call calls[2];
+    unsigned char *right[2];
+    int64_t differ = 0;
+    args[1] = args[0];
+    args[1].query = filled(t, tensor(t, s->dtype, 3, args[0].query.shape), 1);
+    args[1].out = tensor(t, s->dtype, 3, args[0].out.shape);
+    const struct random same = t->random; /* the same strides, so that there is one plan */
+    for (int n = 0; n < 2; n++) {
+        struct random layout = same;
+        gpu_call_open(&calls[n], kernel->args, &args[n], &layout);
+        need(gpu_call_run(&calls[n], t->context, kernel));
+        need(ejk_device_synchronise(0, NULL));
+        right[n] = results_of(&calls[n]);
+    }
+    gpu_enter();
+    void *stream = gpu_stream_create();
+    gpu_graph_begin(stream);
+    for (int n = 0; n < 2; n++) need(ejk_call_on(t->context, kernel, calls[n].args, stream));
+    struct gpu_graph graph = gpu_graph_end(stream);
+    for (int64_t replay = 0; replay < REPLAYS; replay++) {
+        gpu_graph_launch(&graph, stream);
+        need(ejk_device_synchronise(0, stream));
+        for (int n = 0; n < 2; n++) {
+            unsigned char *got = results_of(&calls[n]);
+            differ += memcmp(got, right[n], gpu_call_copy_results(&calls[n], NULL)) != 0;
+            free(got);
+        }
+    }
+    gpu_graph_destroy(&graph);
+    gpu_stream_destroy(stream);
+    gpu_leave();
+    printf("%-4s %s: %lld of %d differ\n", differ ? "FAIL" : "ok", s->name, (long long)differ,
+           2 * REPLAYS);
+    t->failures += differ != 0;
+    for (int n = 0; n < 2; n++) {
+        gpu_call_close(&calls[n]);
+        free(right[n]);
+    }
     free_all(t);
 }
 
@@ -190,6 +261,7 @@ int main(void) {
     need(ejk_context_create(NULL, &t.context));
     for (size_t i = 0; i < sizeof latents / sizeof *latents; i++) try_latents(&t, &latents[i]);
     for (size_t i = 0; i < sizeof paged / sizeof *paged; i++) try_paged(&t, &paged[i]);
+    for (size_t i = 0; i < sizeof replayed / sizeof *replayed; i++) try_replays(&t, &replayed[i]);
     ejk_context_destroy(t.context);
     return t.failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -131,6 +131,17 @@ bool gpu_call_take(struct gpu_call *c, void *results, char *why, size_t size) {
     return clean;
 }
 
+size_t gpu_call_copy_results(const struct gpu_call *c, unsigned char *to) {
+    size_t bytes = 0;
+    for (int i = 0; i < c->count; i++) {
+        const struct gpu_call_tensor *t = &c->tensors[i];
+        if (!t->is_result) continue;
+        if (to) copy(to + bytes, t->there, t->bytes, false);
+        bytes += t->bytes;
+    }
+    return bytes;
+}
+
 void gpu_call_close(struct gpu_call *c) {
     for (int i = 0; i < c->count; i++) {
         free(c->tensors[i].image);

@@ -37,6 +37,8 @@ ejk_status gpu_call_run(struct gpu_call *c, ejk_context *context, const ejk_kern
  * written; false, with a sentence, if anything beside them was written.
  */
 bool gpu_call_take(struct gpu_call *c, void *results, char *why, size_t size);
+/* Copies all memory of result tensors as it is, unless `to` is NULL, and answers how many bytes it is. */
+size_t gpu_call_copy_results(const struct gpu_call *c, unsigned char *to);
 void gpu_call_close(struct gpu_call *c);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * Attention over pages on tensor cores: launches of look.cu, prefill.cu, decode.cu and join.cu. Which sequences are of
  * few rows, the device knows; where no others can be, join.cu does what look.cu does, unless its word is wanted. From
- * sm_90 on each kernel begins before the one ahead has ended. In place of prefill.cu,
+ * sm_90 on each kernel begins before the one ahead has ended, the first one with a wait. In place of prefill.cu,
  * attend.cu takes caches of 8 bits and scales, and flash attention's kernels for sm_90a what they can.
  */
 #include "kernels/cuda/launch.h"
@@ -18,8 +18,8 @@ enum { KEYS = 16, MOST_DIM = 256, RING_BYTES = 98304, PREFILL_WARPS = 4, DECODE_
 typedef struct tiling {
     int64_t warps, stages, halves, resident, decode_bytes, decode_blocks;
     int64_t row_tiles, keys, prefill_bytes, tiles;
-    bool overlap;
-    int64_t sm90_bytes; /* of flash attention's kernels; 0: another takes their place */
+    bool overlap, alone; /* alone: a CTA for each split that there can be */
+    int64_t sm90_bytes;  /* of flash attention's kernels; 0: another takes their place */
 } tiling;
 
 /* Scales of a cache, as decode.cu takes them. */
@@ -129,7 +129,9 @@ static ejk_status tiling_of(const paged_problem *p, int32_t device, tiling *t) {
     const int64_t units = p->sequences * p->kv_heads * most_splits(p);
     const int64_t sms = gpu->multiprocessors > 0 ? gpu->multiprocessors : 128;
     t->decode_blocks = may_decode(p) ? ejki_min(sms * t->resident, ejki_max(units, 1)) : 0;
-    if (t->decode_blocks > p->kv_heads) t->decode_blocks -= t->decode_blocks % p->kv_heads;
+    t->alone = units <= sms * t->resident;
+    if (!t->alone && t->decode_blocks > p->kv_heads)
+        t->decode_blocks -= t->decode_blocks % p->kv_heads;
     t->overlap = gpu->capability >= 90;
     t->sm90_bytes = 0;
     if (may_prefill(p) && is_plain(p) && ejki_paged_cuda_takes_sm90(p, device))
@@ -194,10 +196,16 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&decode, "STAGES", t.stages);
     ejki_cuda_add(&decode, "HALVES", t.halves);
     ejki_cuda_add(&decode, "RESIDENT", t.resident);
+    ejki_cuda_add(&decode, "ALONE", t.alone);
+    ejki_cuda_add(&decode, "PAGE_ROWS", p->page);
+    ejki_cuda_add(&decode, "HEAD_GROUP", p->group);
     ejki_cuda_add(&prefill, "WARPS", PREFILL_WARPS);
     ejki_cuda_add(&prefill, "ROW_TILES", t.row_tiles);
     ejki_cuda_add(&prefill, "KEYS", t.keys);
     ejki_cuda_add(&prefill, "STAGES", 2);
+    ejki_cuda_add(&join, "ALONE", t.alone);
+    ejki_cuda_add(&join, "PAGE_ROWS", p->page);
+    ejki_cuda_add(&join, "HEAD_GROUP", p->group);
     ejki_cuda_add(&join, "DIRECT", 0);
     ejki_cuda_add(&join, "RUN", PAGED_RUN);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
@@ -228,6 +236,7 @@ static ejk_status run(const ejk_run *run) {
     char *const rest = (char *)run->workspace + flag_bytes(p);
     float *const parts = (float *)(void *)(rest + t.sm90_bytes);
     const int64_t rows = part_rows(p);
+    const bool looks = may_prefill(p) || p->status; /* else join.cu does */
     paged_arguments a = {.p = *p,
                          .flags = run->workspace,
                          .parts = parts,
@@ -236,8 +245,8 @@ static ejk_status run(const ejk_run *run) {
                          .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
                          .rows_most = rows < p->tokens ? few_rows(p) : 0,
                          .joiners = 1,
+                         .waits = !looks,
                          .few = PAGED_FEW};
-    const bool looks = may_prefill(p) || p->status; /* else join.cu does */
     const ejki_cuda_work look = {
         .slot = LOOK, .threads = PAGED_THREADS, .blocks = looks ? p->sequences + 1 : 0};
     const ejki_cuda_work prefill = {
@@ -250,7 +259,7 @@ static ejk_status run(const ejk_run *run) {
                                    .threads = (int32_t)t.warps * 32,
                                    .blocks = t.decode_blocks,
                                    .shared_bytes = t.decode_bytes,
-                                   .overlaps = t.overlap && looks};
+                                   .overlaps = t.overlap};
     const ejki_cuda_work join = {.slot = looks ? JOIN : LOOKING_JOIN,
                                  .threads = PAGED_JOIN_THREADS,
                                  .blocks = p->sequences * p->kv_heads + PAGED_CLEARING,

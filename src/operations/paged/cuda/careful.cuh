@@ -28,7 +28,7 @@ static __device__ __noinline__ void attend_carefully(const paged_problem &p, con
     for (int n = 0; n < VALUE_DIM / 32; n++) row.out[n] = 0;
 #pragma unroll 1
     for (int j0 = begin; j0 < end; j0 += 32) {
-        const int key = j0 + lane, at = (int)((u32)key % (u32)p.page);
+        const int key = j0 + lane, at = (int)((u32)key % page_rows(p));
         const paged_size page = key < end ? entry_of(p, pages, key) : -1;
         const bool is_seen = key < end && key >= low && key < high && is_in_cache(p, page, at);
         float z = NEG_INF;

@@ -67,7 +67,7 @@ DEVICE void begin_rows(const paged_problem &p, const unit_cursor &c, few_rows &r
 #pragma unroll
     for (int half = 0; half < HALVES; half++) {
         const int own = c.tile * ROWS + threadIdx.x % 32 / 4 + 8 * half, pair = lesser(own, q.pairs - 1);
-        const int r = pair / (int)p.group, h = c.head * (int)p.group + pair % (int)p.group;
+        const int r = pair / group_of(p), h = c.head * group_of(p) + pair % group_of(p);
         const u16 *at = (const u16 *)p.query.data + paged_row_at(&p, &p.query, q.s.begin + r, h);
         rows.row[half] = r, rows.h[half] = h;
         rows.low[half] = narrowed(paged_low(&p, &q.s, r));
@@ -191,8 +191,8 @@ DEVICE bool join_warps(const float *left, int row, float value_factor, float2 &e
 static __device__ __noinline__ float2 attend_row_carefully(const paged_problem &p, const unit_cursor &c, int pair,
                                                            float *at) {
     careful_row row;
-    const int h = c.head * (int)p.group + pair % (int)p.group;
-    attend_carefully(p, c.q.s, c.q.pages, pair / (int)p.group, c.head, h, c.first, c.last, row);
+    const int h = c.head * group_of(p) + pair % group_of(p);
+    attend_carefully(p, c.q.s, c.q.pages, pair / group_of(p), c.head, h, c.first, c.last, row);
     __syncwarp(); /* other lanes have read what was there */
 #pragma unroll 1
     for (int n = 0; n < VALUE_DIM / 32; n++) at[threadIdx.x % 32 + 32 * n] = row.out[n];
@@ -225,12 +225,13 @@ DEVICE void join_unit(const paged_arguments &a, const unit_cursor &c, bool goes_
         float4 out[FOURS];
         if (!__all_sync(~0u, join_warps(left, row, value_factor, end, out))) {
             float *const at = left + row * VALUE_DIM;
-            end = attend_row_carefully(p, c, pair, at);
+            const unit_cursor unit = c; /* the function would have it in memory */
+            end = attend_row_carefully(p, unit, pair, at);
 #pragma unroll
             for (int i = 0; i < FOURS; i++)
                 if (has_columns(i)) out[i] = *(const float4 *)(at + 128 * i + threadIdx.x % 32 * 4);
         }
-        const int r = pair / (int)p.group, h = c.head * (int)p.group + pair % (int)p.group;
+        const int r = pair / group_of(p), h = c.head * group_of(p) + pair % group_of(p);
         const paged_size part = part_of(a, c.q, r, h, c.split);
         if (!CAN_FOLD || folded.first < 0) {
             write_part(a, part, end, out);
@@ -262,14 +263,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
     extern __shared__ __align__(1024) u8 memory[];
 #if OVERLAP
     launch_dependents();
+    if (a.waits) wait_for_previous();
 #endif
     const paged_problem &p = a.p;
     const int warp = threadIdx.x / 32;
     const u32 ring = shared_address(memory) + warp * STAGES * RING_STAGE_BYTES;
     float *const left = (float *)(memory + WARPS * STAGES * RING_STAGE_BYTES);
     const bool aligned = is_aligned(p.key) && is_aligned(p.value);
+#if ALONE
+    unit_cursor c = own_unit<ROWS>(p, blockIdx.x, (u32)a.splits);
+#else
     unit_cursor c = first_unit<ROWS>(p, (i64 *)left, blockIdx.x, gridDim.x);
     __syncthreads();
+#endif
     fetcher f;
     f.unit = c;
     f.key = c.first + KEYS * warp - KEYS * WARPS;
@@ -292,8 +298,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
         if (!goes_on) {
             begin_rows(p, c, rows);
             const int last_row = lesser(c.tile * ROWS + ROWS, c.q.pairs) - 1;
-            all_begin = narrowed(paged_low(&p, &c.q.s, last_row / (int)p.group));
-            rows_end = narrowed(paged_high(&p, &c.q.s, c.tile * ROWS / (int)p.group));
+            all_begin = narrowed(paged_low(&p, &c.q.s, last_row / group_of(p)));
+            rows_end = narrowed(paged_high(&p, &c.q.s, c.tile * ROWS / group_of(p)));
         }
         const int all_end = lesser(rows_end, c.last);
         rows.seen = 0, rows.value_unit = 0;

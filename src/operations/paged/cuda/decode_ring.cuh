@@ -124,8 +124,8 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
     if (f.unit.left > 0) {
         const int lane = threadIdx.x % 32, head = f.unit.head, key = f.key + lane % KEYS;
         const paged_size entry = WHOLE ? __shfl_sync(~0u, f.entry, f.turn) : f.entry;
-        const int first = WHOLE ? (int)((u32)f.key % (u32)p.page) : 0; /* in the page */
-        const int row = WHOLE ? first + lane % KEYS : (int)((u32)key % (u32)p.page);
+        const int first = WHOLE ? (int)((u32)f.key % page_rows(p)) : 0; /* in the page */
+        const int row = WHOLE ? first + lane % KEYS : (int)((u32)key % page_rows(p));
         paged_size page = entry;
         if (has_whole_rows(HEAD_DIM) && has_whole_rows(VALUE_DIM) && aligned && f.key >= f.unit.q.low &&
             f.key + KEYS <= f.unit.last && is_in_cache(p, entry, first + KEYS - 1)) {

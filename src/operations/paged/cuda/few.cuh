@@ -9,6 +9,7 @@
  *   FEW     PAGED_FEW
  *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_FEW_SPLITS, PAGED_LEAST_KEYS
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
+ *   ALONE   1 = there is a worker for each split that there can be, of a sequence and a KV head; 0
  *   TILES_TOGETHER  1 = neighbouring workers have two tiles, not the KV heads; 0
  */
 #ifndef EJKI_PAGED_CUDA_FEW_CUH
@@ -25,6 +26,9 @@
 #ifndef TILES_TOGETHER
 #define TILES_TOGETHER 0
 #endif
+#ifndef ALONE
+#define ALONE 0
+#endif
 
 struct few_sequence {
     paged_sequence s;
@@ -33,11 +37,11 @@ struct few_sequence {
     int low, begin, end; /* keys that its rows see; the multiple of 64 that splits begin at */
 };
 
-/* Without splits where its rows see nothing. */
-template <int tile> static __device__ __noinline__ few_sequence few_of(const paged_problem &p, paged_size n) {
+/* Without splits where its rows see nothing. Inlined, as a function would read the arguments from memory. */
+template <int tile> DEVICE few_sequence few_now(const paged_problem &p, paged_size n) {
     few_sequence q;
     q.s = paged_sequence_of(&p, n);
-    const paged_size pairs = q.s.rows * p.group;
+    const paged_size pairs = q.s.rows * group_of(p);
     q.pairs = pairs <= FEW || OTHERS ? (int)pairs : 0;
     q.tiles = (q.pairs + tile - 1) / tile;
     q.splits = q.each = q.low = q.begin = q.end = 0;
@@ -51,6 +55,11 @@ template <int tile> static __device__ __noinline__ few_sequence few_of(const pag
     q.each = q.pairs <= FEW ? (int)paged_split_keys(q.end - q.begin, SPLITS, LEAST) : q.end - q.begin;
     q.splits = (q.end - q.begin + q.each - 1) / q.each;
     return q;
+}
+
+/* The same where it is not waited for at the start. */
+template <int tile> static __device__ __noinline__ few_sequence few_of(const paged_problem &p, paged_size n) {
+    return few_now<tile>(p, n);
 }
 
 /* Where the part of a row, a head and a split is, counted in parts. */
@@ -115,6 +124,10 @@ template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
 template <int tile> DEVICE void next_unit(const paged_problem &p, unit_cursor &c) {
     c.left -= weight_of(c.last - c.first);
     c.own++;
+    if (ALONE) {
+        c.tile = c.own;
+        return;
+    }
     if (c.left > 0 && c.heads == 1 && c.q.tiles == 1 && c.own < c.q.splits) {
         c.split = c.own;
         c.first = c.last;
@@ -136,7 +149,7 @@ template <int tile> DEVICE void add_up(const paged_problem &p, const unit_cursor
     const int lane = threadIdx.x % 32;
     i64 sum = 0;
     for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++)
-        sum += weights_of(few_of<tile>(p, n), c);
+        sum += weights_of(few_now<tile>(p, n), c);
     i64 before = sum;
     for (int step = 1; step < 32; step *= 2) {
         const i64 other = __shfl_up_sync(~0u, before, step);
@@ -164,6 +177,25 @@ DEVICE int find_sum(const i64 *sums, int count, i64 number) {
     return low;
 }
 
+#if ALONE
+/* The units of a worker: tiles of a split. */
+template <int tile> DEVICE unit_cursor own_unit(const paged_problem &p, u32 worker, u32 splits) {
+    const u32 count = worker / (u32)p.kv_heads;
+    unit_cursor c = {};
+    c.heads = c.tiles = 1;
+    c.head = c.first_head = worker % (u32)p.kv_heads;
+    c.split = count % splits;
+    const u32 n = count / splits;
+    if (n >= paged_count(&p)) return c;
+    c.q = few_now<tile>(p, n);
+    if (c.split >= c.q.splits) return c;
+    c.first = c.q.begin + c.split * c.q.each;
+    c.last = lesser(c.first + c.q.each, c.q.end);
+    c.left = c.q.tiles * weight_of(c.last - c.first);
+    return c;
+}
+#endif
+
 /* A worker's first unit: those that begin in its share are its own. `sums` in shared memory has room for 33 more than
  * threads, and is free after a barrier. */
 template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *sums, int worker, int workers) {
@@ -174,24 +206,18 @@ template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *s
     c.first_head = TILES_TOGETHER ? 0 : part;
     c.tiles = TILES_TOGETHER ? together : 1;
     c.first_tile = TILES_TOGETHER ? part : 0;
-    const bool is_alone = !TILES_TOGETHER && count == 1; /* latent.cu has no registers for it */
-    if (is_alone)
-        c.q = few_of<tile>(p, 0);
-    else
-        add_up<tile>(p, c, count, each, sums);
-    const i64 all = is_alone ? weights_of(c.q, c) : sums[blockDim.x];
+    add_up<tile>(p, c, count, each, sums);
+    const i64 all = sums[blockDim.x];
     const int own = worker / together, others = workers / together;
     i64 rest = share_begin(all, own, others);
     c.left = share_begin(all, own + 1, others) - rest;
     if (c.left <= 0) return c;
-    if (!is_alone) {
-        const int low = find_sum(sums, blockDim.x, rest);
-        rest -= sums[low];
-        c.q = few_of<tile>(p, low * each);
-        while (rest >= weights_of(c.q, c)) {
-            rest -= weights_of(c.q, c);
-            c.q = few_of<tile>(p, c.q.s.n + 1);
-        }
+    const int low = find_sum(sums, blockDim.x, rest);
+    rest -= sums[low];
+    c.q = few_now<tile>(p, low * each);
+    while (rest >= weights_of(c.q, c)) {
+        rest -= weights_of(c.q, c);
+        c.q = few_of<tile>(p, c.q.s.n + 1);
     }
     /* The first that begins there or later. */
     const i64 whole = weights_of_whole(c.q, c);

@@ -14,11 +14,11 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, 2) join(const _
     const paged_problem &p = a.p;
     const paged_size sequence = blockIdx.x / (p.kv_heads * a.joiners);
     const int own = (int)(blockIdx.x % a.joiners), head = (int)(blockIdx.x / a.joiners % p.kv_heads);
-    const int lane = threadIdx.x % 32, group = (int)p.group;
+    const int lane = threadIdx.x % 32, group = group_of(p);
     const bool is_rest = sequence >= p.sequences;
     few_sequence q = {};
     const bool is_there = !is_rest && sequence < paged_count(&p);
-    if (is_there) q = few_of<1>(p, sequence);
+    if (is_there) q = few_now<1>(p, sequence);
 #if LOOKS
     const bool are_starts_wrong = __syncthreads_or(are_starts_bad(p));
     const bool is_bad = __syncthreads_or(is_there && is_sequence_bad(p, sequence));
@@ -39,50 +39,60 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, 2) join(const _
     /* So many warps have a pair's columns, and each loads so many parts at once. */
     enum { TOGETHER = PAGED_JOIN_THREADS / 32, SHARES = DIRECT ? 1 : VALUE_DIM / 64 };
     enum { LOADED = SPLITS < 16 ? SPLITS : 16 };
+    __shared__ float4 notes[TOGETHER][32]; /* of each split: factors of the fold, and the weight of its run */
+    float4 *const note = notes[threadIdx.x / 32];
 #pragma unroll 1
     for (int n = own * TOGETHER + threadIdx.x / 32; n < q.pairs * SHARES; n += (int)a.joiners * TOGETHER) {
         const int pair = n / SHARES, r = pair / group, h = head * group + pair % group, splits = is_bad ? 0 : q.splits;
         const paged_size part = part_of(a, q, r, h, 0), to = paged_row_at(&p, &p.out, q.s.begin + r, h);
+        const float *const parts = a.parts + part * VALUE_DIM + 2 * lane;
         const float2 end = lane < splits ? __ldcg((const float2 *)a.ends + part + lane) : make_float2(NEG_INF, 0);
-        const u32 there = __ballot_sync(~0u, end.x != NEG_INF);
-        float2 run = make_float2(NEG_INF, 0), factors[RUN]; /* of the run that the lane's split is in */
+        float2 x[LOADED];
+        const u32 there = ALONE ? ~0u : __ballot_sync(~0u, end.x != NEG_INF);
+        const auto load = [&](int first, int d) {
+#pragma unroll
+            for (int i = 0; i < LOADED; i++) {
+                x[i] = make_float2(0, 0);
+                if (first + i < splits && there >> (first + i) & 1)
+                    x[i] = __ldcg((const float2 *)(parts + (first + i) * VALUE_DIM + d));
+            }
+        };
+        load(0, n % SHARES * 64);
+        float2 run = make_float2(NEG_INF, 0), factors = make_float2(1, 0);
 #pragma unroll
         for (int i = 0; i < RUN; i++) {
             const int from = lane / RUN * RUN + i;
-            factors[i] = fold_ends(run, make_float2(__shfl_sync(~0u, end.x, from), __shfl_sync(~0u, end.y, from)));
+            const float2 next =
+                fold_ends(run, make_float2(__shfl_sync(~0u, end.x, from), __shfl_sync(~0u, end.y, from)));
+            if (i == lane % RUN) factors = next;
         }
         const float max = larger_of_lanes(run.x, 32), base = max == NEG_INF ? 0 : max;
         const float weight = power_of_2(run.x - base);
         const float sum = sum_of_lanes(lane % RUN == 0 && weight != 0 ? weight * run.y : 0, 32);
+        __syncwarp();
+        note[lane] = make_float4(factors.x, factors.y, weight, 0);
+        __syncwarp();
         const bool writer = lane == 0 && n % SHARES == 0;
         const float factor = finish_row(p, q.s.begin + r, h, is_bad, max * LOG_2, sum, writer);
 #pragma unroll 1
-        for (int d = n % SHARES * 64 + 2 * lane; d < VALUE_DIM; d += 64 * SHARES) {
+        for (int d = n % SHARES * 64; d < VALUE_DIM; d += 64 * SHARES) {
             float2 out = make_float2(0, 0);
 #pragma unroll 1
             for (int first = 0; first < splits; first += LOADED) {
-                const float *from = a.parts + (part + first) * VALUE_DIM + d;
-                const u32 loaded = there >> first;
-                float2 x[LOADED];
+                if (first > 0 || d >= 64 * SHARES) load(first, d);
+                float2 sums;
 #pragma unroll
-                for (int i = 0; i < LOADED; i++)
-                    if (loaded >> i & 1) x[i] = __ldcg((const float2 *)(from + i * VALUE_DIM));
-#pragma unroll
-                for (int k = 0; k < LOADED; k += RUN) {
-                    const float share = __shfl_sync(~0u, weight, first + k);
-                    float2 sums = make_float2(0, 0);
-#pragma unroll
-                    for (int i = 0; i < RUN; i++) {
-                        const float one = __shfl_sync(~0u, factors[i].x, first + k);
-                        const float2 f = make_float2(one, __shfl_sync(~0u, factors[i].y, first + k));
-                        if (loaded >> (k + i) & 1)
-                            sums.x = fold(f, sums.x, x[k + i].x), sums.y = fold(f, sums.y, x[k + i].y);
-                    }
-                    if (share != 0) out.x += share * sums.x, out.y += share * sums.y;
+                for (int i = 0; i < LOADED; i++) {
+                    const float4 own_note = note[first + i];
+                    const float2 f = make_float2(own_note.x, own_note.y);
+                    if (i % RUN == 0) sums = make_float2(0, 0);
+                    sums.x = fold(f, sums.x, x[i].x), sums.y = fold(f, sums.y, x[i].y);
+                    if (i % RUN == RUN - 1 && own_note.z != 0)
+                        out.x += own_note.z * sums.x, out.y += own_note.z * sums.y;
                 }
             }
-            put_out(p, to, d, factor == 0 ? 0 : out.x * factor);
-            put_out(p, to, d + 1, factor == 0 ? 0 : out.y * factor);
+            put_out(p, to, d + 2 * lane, factor == 0 ? 0 : out.x * factor);
+            put_out(p, to, d + 2 * lane + 1, factor == 0 ? 0 : out.y * factor);
         }
     }
 }

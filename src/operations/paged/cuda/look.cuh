@@ -5,7 +5,7 @@
 #define EJKI_PAGED_CUDA_LOOK_CUH
 
 #include "kernels/cuda/element.cuh"
-#include "operations/paged/cuda/paged.cuh"
+#include "operations/paged/cuda/pages.cuh"
 
 /* Entry n of a list of ends is below the one before, or out of bounds. */
 DEVICE bool is_bad_end(const paged_ints &list, paged_size n, paged_size most) {
@@ -27,14 +27,15 @@ DEVICE bool are_starts_bad(const paged_problem &p) {
 
 /* A page that keys first to end - 1 need is not in the cache. */
 DEVICE bool are_pages_bad(const paged_problem &p, paged_size n, paged_size first, paged_size end) {
+    const paged_size page_size = PAGE_ROWS ? PAGE_ROWS : p.page;
     paged_size count;
     const paged_size entries = paged_entries(&p, n, &count);
     if (end <= first) return false;
-    if ((end + p.page - 1) / p.page > count) return true;
+    if ((end + page_size - 1) / page_size > count) return true;
     bool bad = false;
-    for (paged_size j = first / p.page + threadIdx.x; j * p.page < end; j += blockDim.x) {
-        const paged_size page = paged_page(&p, n, entries, j), rows = paged_least(p.page, end - j * p.page);
-        bad = bad || page < 0 || page >= p.pages || page * p.page + rows > p.slots;
+    for (paged_size j = first / page_size + threadIdx.x; j * page_size < end; j += blockDim.x) {
+        const paged_size page = paged_page(&p, n, entries, j), rows = paged_least(page_size, end - j * page_size);
+        bad = bad || page < 0 || page >= p.pages || page * page_size + rows > p.slots;
     }
     return bad;
 }

@@ -35,6 +35,7 @@ typedef struct paged_arguments {
     float *ends;
     paged_size rows_most;
     paged_size joiners; /* CTAs of join.cu for a sequence and a KV head */
+    int waits;          /* decode.cu is the first kernel of the call, launched while the one ahead may still run */
     paged_size few;     /* pairs of sequences that attend.cu leaves to others */
 } paged_arguments;
 

@@ -9,6 +9,18 @@
 #include "kernels/cuda/element.cuh"
 #include "operations/paged/cuda/paged.cuh"
 
+/* A kernel may be compiled for PAGE_ROWS rows of a page and HEAD_GROUP heads of a KV head; 0: any. */
+#ifndef PAGE_ROWS
+#define PAGE_ROWS  0
+#define HEAD_GROUP 0
+#endif
+DEVICE u32 page_rows(const paged_problem &p) {
+    return PAGE_ROWS ? PAGE_ROWS : (u32)p.page;
+}
+DEVICE int group_of(const paged_problem &p) {
+    return HEAD_GROUP ? HEAD_GROUP : (int)p.group;
+}
+
 /* A sequence's entries in the table. */
 struct page_list {
     paged_size n, entries;
@@ -35,12 +47,12 @@ DEVICE page_list pages_of(const paged_problem &p, paged_size n) {
 
 /* Keys that a list has pages for, at most. */
 DEVICE int room_of(const paged_problem &p, const page_list &list) {
-    return (int)paged_least(list.count * p.page, 1 << 30);
+    return (int)paged_least((paged_size)list.count * page_rows(p), 1 << 30);
 }
 
 /* The entry of a key's page, as it stands there; -1: none. */
 DEVICE paged_size entry_of(const paged_problem &p, const page_list &list, int key) {
-    const u32 j = (u32)key / (u32)p.page;
+    const u32 j = (u32)key / page_rows(p);
     return key >= 0 && j < (u32)list.count ? paged_page(&p, list.n, list.entries, j) : -1;
 }
 
@@ -49,7 +61,7 @@ DEVICE paged_size entry_of(const paged_problem &p, const page_list &list, int ke
 
 /* Whether row `row` of a page lies in the cache. */
 DEVICE bool is_in_cache(const paged_problem &p, paged_size page, int row) {
-    return page >= 0 && page < p.pages && page * p.page + row < p.slots;
+    return page >= 0 && page < p.pages && page * page_rows(p) + row < p.slots;
 }
 
 /* A number of keys that fits 32 bits. */

@@ -10,12 +10,16 @@
  * nothing, not even sinks. */
 DEVICE float finish_row(const paged_problem &p, paged_size token, paged_size h, bool is_bad, float max, float sum,
                         bool writer) {
-    const paged_size sinks = h / p.sink_group * p.sink_step, count = is_bad ? 0 : p.sink_count;
     float top = max, total = 0;
-    for (paged_size i = 0; i < count; i++) top = fmaxf(top, load_float(p.sink_dtype, p.sinks, sinks + i));
-    for (paged_size i = 0; i < count; i++) {
-        const float z = load_float(p.sink_dtype, p.sinks, sinks + i);
-        if (z != NEG_INF) total += expf(z - top);
+    if (p.sink_count > 0 && !is_bad) {
+        const paged_size sinks = h / p.sink_group * p.sink_step;
+#pragma unroll 1
+        for (paged_size i = 0; i < p.sink_count; i++) top = fmaxf(top, load_float(p.sink_dtype, p.sinks, sinks + i));
+#pragma unroll 1
+        for (paged_size i = 0; i < p.sink_count; i++) {
+            const float z = load_float(p.sink_dtype, p.sinks, sinks + i);
+            if (z != NEG_INF) total += expf(z - top);
+        }
     }
     const float factor = max == NEG_INF ? 0 : expf(max - top);
     total += sum * factor;
