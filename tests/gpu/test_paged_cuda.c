@@ -216,6 +216,8 @@ static void try_replays(struct trial *t, const struct shape *s) {
     ejk_unified_attention_args args[2] = {paged_call(t, s)};
     struct gpu_call calls[2];
     unsigned char *right[2];
+    ejk_plan *plan = NULL;
+    void *workspace = NULL;
     int64_t differ = 0;
     args[1] = args[0];
     args[1].query = filled(t, tensor(t, s->dtype, 3, args[0].query.shape), 1);
@@ -224,14 +226,19 @@ static void try_replays(struct trial *t, const struct shape *s) {
     for (int n = 0; n < 2; n++) {
         struct random layout = same;
         gpu_call_open(&calls[n], kernel->args, &args[n], &layout);
-        need(gpu_call_run(&calls[n], t->context, kernel));
+        if (!plan) {
+            need(ejk_plan_create(t->context, kernel, calls[n].args, &plan));
+            need(ejk_device_allocate(0, ejk_plan_workspace(plan), &workspace));
+        }
+        need(ejk_plan_execute(plan, calls[n].args, workspace, ejk_plan_workspace(plan)));
         need(ejk_device_synchronise(0, NULL));
         right[n] = results_of(&calls[n]);
     }
     gpu_enter();
     void *stream = gpu_stream_create();
     gpu_graph_begin(stream);
-    for (int n = 0; n < 2; n++) need(ejk_call_on(t->context, kernel, calls[n].args, stream));
+    for (int n = 0; n < 2; n++)
+        need(ejk_plan_execute_on(plan, calls[n].args, workspace, ejk_plan_workspace(plan), stream));
     struct gpu_graph graph = gpu_graph_end(stream);
     for (int64_t replay = 0; replay < REPLAYS; replay++) {
         gpu_graph_launch(&graph, stream);
@@ -252,6 +259,8 @@ static void try_replays(struct trial *t, const struct shape *s) {
         gpu_call_close(&calls[n]);
         free(right[n]);
     }
+    ejk_plan_destroy(plan);
+    need(ejk_device_free(0, workspace));
     free_all(t);
 }
 
