@@ -17,10 +17,12 @@ enum {
     WINDOW_BYTES = 4 * 1024, /* of scales that are made at once */
     BUFFERS = 2,
     ROW_PADDING = 16, /* bytes */
+    LEAST_STAGES = 4, /* of codes, where rows are kept */
 };
 
 typedef struct shape {
     int64_t lines, steps, window, resident, stages, threads, shared_bytes;
+    bool keeps; /* rows of a tile for all tiles of columns */
 } shape;
 
 /* Groups are larger than on average. */
@@ -40,9 +42,12 @@ static shape shape_of(const mm_product *p) {
     const int64_t sums = CODE_PHASES * s.lines * (CODE_COLUMNS + 4) * (int64_t)sizeof(float);
     const int64_t fixed =
         sums + BUFFERS * s.window * scales + SERVICE_BYTES + (has_table ? CODE_TABLE_BYTES : 0);
-    const int64_t stage = CODE_COLUMNS * CODE_BYTES + s.lines * (2 * depth + ROW_PADDING);
-    s.stages = (BLOCK_BYTES / s.resident - fixed) / stage;
-    s.shared_bytes = s.stages * stage + fixed;
+    const int64_t codes = CODE_COLUMNS * CODE_BYTES, rows = s.lines * (2 * depth + ROW_PADDING);
+    const int64_t left = BLOCK_BYTES / s.resident - fixed;
+    s.keeps = left - s.steps * rows >= LEAST_STAGES * codes;
+    s.stages = s.keeps ? (left - s.steps * rows) / codes : left / (codes + rows);
+    s.shared_bytes =
+        s.keeps ? s.stages * codes + s.steps * rows + fixed : s.stages * (codes + rows) + fixed;
     s.threads = 32 * (PART_WARPS + SERVICE_WARPS);
     return s;
 }
@@ -71,6 +76,7 @@ static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     ejki_cuda_add(&constants, "RESIDENT", s.resident);
     ejki_cuda_add(&constants, "WINDOW", s.window);
     ejki_cuda_add(&constants, "STAGES", s.stages);
+    ejki_cuda_add(&constants, "STEPS", s.keeps ? s.steps : 0);
     /* Rows that are gathered come from outside; others are what a product of the same call has made. */
     ejki_cuda_add(&constants, "EARLY", !p->gather.present);
     ejki_cuda_add(&constants, "OWN_LISTS", !p->sizes.present);

@@ -10,7 +10,8 @@
  * scales, WINDOW steps at a time. The chunks of a step are dealt to PHASES sets of warps, so that a stage is free again
  * after a short time: a row's bits depend neither on other rows nor on how many there are.
  *
- * Constants: those of codes_step.cuh; STAGES; RESIDENT; EARLY, the kernel before this one makes rows of a, but sizes
+ * Constants: those of codes_step.cuh; STAGES; STEPS, of a tile, 0 = rows are copied with the codes of each step, else
+ * rows of a tile stay for all tiles of columns; RESIDENT; EARLY, the kernel before this one makes rows of a, but sizes
  * are older;
  * OWN_LISTS, there are no lists of rows: each block finds them in the choice of the tokens, and the first product tells
  * where they are.
@@ -37,7 +38,7 @@ enum {
 
 struct layout {
     u8 codes[STAGES][CODES_BYTES];
-    u8 rows[STAGES][LINES * ROW_PITCH];
+    u8 rows[STEPS ? STEPS : STAGES][LINES * ROW_PITCH];
     part_sums sums[PHASES];
 #if TABLE
     code_table table;
@@ -235,12 +236,12 @@ DEVICE void load_rows_of_step(const experts_arguments &a, layout &shared, const 
                               u32 stage) {
     const u32 full = shared_address(&shared.full[stage]);
     const u32 bytes = (u32)mm_least(DEPTH, a.p.depth - (mm_size)step * DEPTH) * 2;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, place = STEPS ? step : (int)stage;
 #pragma unroll
     for (int n = 0; n < LINES_OF_LANE; n++) {
         const u32 there = from.row[n] ? bytes : 0;
         if (lane + 32 * n >= lines || there == DEPTH * 2) continue;
-        fill_zeros(shared.rows[stage] + (lane + 32 * n) * ROW_PITCH + there, DEPTH * 2 - there);
+        fill_zeros(shared.rows[place] + (lane + 32 * n) * ROW_PITCH + there, DEPTH * 2 - there);
         fence_proxy_async();
     }
     __syncwarp();
@@ -249,7 +250,7 @@ DEVICE void load_rows_of_step(const experts_arguments &a, layout &shared, const 
 #pragma unroll
     for (int n = 0; n < LINES_OF_LANE; n++)
         if (from.row[n])
-            bulk_load(shared_address(shared.rows[stage] + (lane + 32 * n) * ROW_PITCH),
+            bulk_load(shared_address(shared.rows[place] + (lane + 32 * n) * ROW_PITCH),
                       from.row[n] + (mm_size)step * (DEPTH * 2), bytes, full);
 }
 
@@ -259,17 +260,29 @@ DEVICE void load_tiles(const experts_arguments &a, layout &shared) {
     const bool leads = threadIdx.x % 32 == 0;
     pipeline_state<STAGES> to = {0, 1};
     bool is_first = EARLY;
-    while (next_tile(a.p, shared, &run)) {
+    row_sources from;
+    int listed = -1; /* of `from` */
+    u32 copied = 0;  /* steps of all tiles */
+    for (int line = run.line; next_tile(a.p, shared, &run); line = run.line) {
         const place &at = run.at;
         const int steps = steps_of(a, at), lines = lines_of(at);
         const int ahead = is_first ? (steps < STAGES ? steps : STAGES) : 0;
-        const row_sources from = sources_of(a, shared, at);
+        const bool is_kept = STEPS && line == listed;
+        if (line != listed) from = sources_of(a, shared, at), listed = line;
         for (int step = 0; leads && step < ahead; step++) load_codes(a, shared, at, step, step);
         if (is_first) wait_for_previous(), is_first = false;
 #pragma unroll 1
-        for (int step = 0; step < steps; step++, to.next()) {
+        for (int step = 0; step < steps; step++, to.next(), copied++) {
             mbarrier_wait(shared_address(&shared.empty[to.stage]), to.parity);
             if (leads && step >= ahead) load_codes(a, shared, at, step, to.stage);
+            if (is_kept) {
+                if (leads) mbarrier_arrive(shared_address(&shared.full[to.stage]));
+                continue;
+            }
+            if (STEPS && STAGES > STEPS && copied >= STEPS) { /* the same step of the tile before has been multiplied */
+                const u32 before = copied - STEPS;
+                mbarrier_wait(shared_address(&shared.empty[before % STAGES]), before / STAGES & 1);
+            }
             load_rows_of_step(a, shared, from, lines, step, to.stage);
         }
     }
@@ -321,7 +334,7 @@ DEVICE void compute_tile(layout &shared, int steps, ring_places *from, tile_sums
             const u32 at = from->step + step, stage = at % STAGES;
             mbarrier_wait(shared_address(&shared.full[stage]), at / STAGES & 1);
             compute_step<OWN_CHUNKS>(shared_address(shared.codes[stage]) + tile * (OWN_ROWS * CODE_BYTES),
-                                     shared_address(shared.rows[stage]), phase * OWN_CHUNKS,
+                                     shared_address(shared.rows[STEPS ? (u32)step : stage]), phase * OWN_CHUNKS,
                                      shared.scales[from->scales.stage][tile] + (step - first) * GROUPS, table, sums);
             __syncwarp();
             if (lane == 0) mbarrier_arrive(shared_address(&shared.empty[stage]));
