@@ -36,28 +36,31 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, 2) join(const _
     if (are_starts_wrong) return;
     if (is_bad && q.pairs == 0 && head == 0 && own == 0) clear_rows(p, q.s.begin, q.s.begin + q.s.rows, 0, 1);
     if (DIRECT && q.splits == 1) return;
-    /* So many warps have a pair's columns, and each loads so many parts at once. */
-    enum { TOGETHER = PAGED_JOIN_THREADS / 32, SHARES = DIRECT ? 1 : VALUE_DIM / 64 };
-    enum { LOADED = SPLITS < 16 ? SPLITS : 16 };
+    /* So many warps have a pair's columns, each so many times 64, and loads so many parts at once. */
+    enum { TOGETHER = PAGED_JOIN_THREADS / 32, SHARES = DIRECT ? 1 : VALUE_DIM / 64, CHUNKS = VALUE_DIM / 64 / SHARES };
+    enum { LOADED = DIRECT ? 2 : SPLITS < 16 ? SPLITS : 16 };
     __shared__ float4 notes[TOGETHER][32]; /* of each split: factors of the fold, and the weight of its run */
     float4 *const note = notes[threadIdx.x / 32];
 #pragma unroll 1
     for (int n = own * TOGETHER + threadIdx.x / 32; n < q.pairs * SHARES; n += (int)a.joiners * TOGETHER) {
         const int pair = n / SHARES, r = pair / group, h = head * group + pair % group, splits = is_bad ? 0 : q.splits;
         const paged_size part = part_of(a, q, r, h, 0), to = paged_row_at(&p, &p.out, q.s.begin + r, h);
-        const float *const parts = a.parts + part * VALUE_DIM + 2 * lane;
+        const int column = n % SHARES * 64 + 2 * lane;
+        const float *const parts = a.parts + part * VALUE_DIM + column;
         const float2 end = lane < splits ? __ldcg((const float2 *)a.ends + part + lane) : make_float2(NEG_INF, 0);
-        float2 x[LOADED];
+        float2 x[LOADED][CHUNKS];
         const u32 there = ALONE ? ~0u : __ballot_sync(~0u, end.x != NEG_INF);
-        const auto load = [&](int first, int d) {
+        const auto load = [&](int first) {
 #pragma unroll
-            for (int i = 0; i < LOADED; i++) {
-                x[i] = make_float2(0, 0);
-                if (first + i < splits && there >> (first + i) & 1)
-                    x[i] = __ldcg((const float2 *)(parts + (first + i) * VALUE_DIM + d));
-            }
+            for (int i = 0; i < LOADED; i++)
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) {
+                    x[i][k] = make_float2(0, 0);
+                    if (first + i < splits && there >> (first + i) & 1)
+                        x[i][k] = __ldcg((const float2 *)(parts + (first + i) * VALUE_DIM + 64 * k));
+                }
         };
-        load(0, n % SHARES * 64);
+        load(0);
         float2 run = make_float2(NEG_INF, 0), factors = make_float2(1, 0);
 #pragma unroll
         for (int i = 0; i < RUN; i++) {
@@ -74,25 +77,27 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, 2) join(const _
         __syncwarp();
         const bool writer = lane == 0 && n % SHARES == 0;
         const float factor = finish_row(p, q.s.begin + r, h, is_bad, max * LOG_2, sum, writer);
+        float2 out[CHUNKS] = {}, sums[CHUNKS];
 #pragma unroll 1
-        for (int d = n % SHARES * 64; d < VALUE_DIM; d += 64 * SHARES) {
-            float2 out = make_float2(0, 0);
-#pragma unroll 1
-            for (int first = 0; first < splits; first += LOADED) {
-                if (first > 0 || d >= 64 * SHARES) load(first, d);
-                float2 sums;
+        for (int first = 0; first < splits; first += LOADED) {
+            if (first > 0) load(first);
 #pragma unroll
-                for (int i = 0; i < LOADED; i++) {
-                    const float4 own_note = note[first + i];
-                    const float2 f = make_float2(own_note.x, own_note.y);
-                    if (i % RUN == 0) sums = make_float2(0, 0);
-                    sums.x = fold(f, sums.x, x[i].x), sums.y = fold(f, sums.y, x[i].y);
+            for (int i = 0; i < LOADED; i++) {
+                const float4 own_note = note[first + i];
+                const float2 f = make_float2(own_note.x, own_note.y);
+#pragma unroll
+                for (int k = 0; k < CHUNKS; k++) {
+                    if (i % RUN == 0) sums[k] = make_float2(0, 0);
+                    sums[k].x = fold(f, sums[k].x, x[i][k].x), sums[k].y = fold(f, sums[k].y, x[i][k].y);
                     if (i % RUN == RUN - 1 && own_note.z != 0)
-                        out.x += own_note.z * sums.x, out.y += own_note.z * sums.y;
+                        out[k].x += own_note.z * sums[k].x, out[k].y += own_note.z * sums[k].y;
                 }
             }
-            put_out(p, to, d + 2 * lane, factor == 0 ? 0 : out.x * factor);
-            put_out(p, to, d + 2 * lane + 1, factor == 0 ? 0 : out.y * factor);
+        }
+#pragma unroll
+        for (int k = 0; k < CHUNKS; k++) {
+            put_out(p, to, column + 64 * k, factor == 0 ? 0 : out[k].x * factor);
+            put_out(p, to, column + 64 * k + 1, factor == 0 ? 0 : out[k].y * factor);
         }
     }
 }
