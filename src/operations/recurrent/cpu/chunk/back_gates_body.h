@@ -104,7 +104,8 @@ INLINE void tile_add(const float *from, vf sum[TILE_ROWS][TILE_VECTORS]) {
 
 /*
  * Gradients of the rows of a panel of tokens, added to those of heads of the unit before; what rows say to each other
- * comes with the last one, of all heads at once. b->since and until get what rows say to gates.
+ * comes with the last one, of all heads at once. b->since and until get what rows say to gates. One product after the
+ * other: operands of all three would not stay in an L1 cache.
  */
 static void back_head_rows(chunk *c, back *b, const bool delta, unit_end in, rec_size panel,
                            const float *state) {
@@ -119,13 +120,20 @@ static void back_head_rows(chunk *c, back *b, const bool delta, unit_end in, rec
         if (!in.first) tile_add(b->dq + at, sum);
         if (in.last) tile_before(c, panel, c->k + r, b->m_turned + square, sum);
         tile_store(b->dq + at, TILE_COLUMNS, sum);
+    }
+    for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
+        const rec_size at = (panel * c->pitch + r) * TILE_COLUMNS;
+        vf sum[TILE_ROWS][TILE_VECTORS];
         multiply_state(c, b, b->d_state, r, b->u_turned + from, sum);
         add_along(c->kt + at, sum, until);
         if (!in.first) tile_add(b->dk + at, sum);
         if (in.last) tile_behind(c, panel, c->q + r, b->d_own + square, sum);
         if (in.last && delta) tile(c->rows, c->k + r, 1, c->pitch, b->n_turned + square, sum);
         tile_store(b->dk + at, TILE_COLUMNS, sum);
-        if (!delta) continue;
+    }
+    for (rec_size r = 0; r < c->pitch && delta; r += TILE_ROWS) {
+        const rec_size at = (panel * c->pitch + r) * TILE_COLUMNS;
+        vf sum[TILE_ROWS][TILE_VECTORS];
         multiply_state(c, b, state, r, b->y_turned + from, sum);
         add_along(c->kt + at, sum, since);
         tile_add(b->dk + at, sum);
@@ -310,20 +318,14 @@ INLINE void store_channels(const chunk *c, const back *b, rec_size d, channels *
     }
 }
 
-/* What the state says to rows, and d_state to k. */
-static void back_channel_rows(chunk *c, const back *b, const bool delta, const float *state) {
+/* Rows of a state times what is turned, all panels of it. */
+static void multiply_panels(chunk *c, const back *b, const float *state, const float *turned,
+                            float *to) {
     for (rec_size panel = 0; panel * TILE_COLUMNS < c->rows; panel++)
         for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
-            const rec_size at = (panel * c->pitch + r) * TILE_COLUMNS;
-            const rec_size first = panel * b->columns * TILE_COLUMNS;
             vf sum[TILE_ROWS][TILE_VECTORS];
-            multiply_state(c, b, state, r, b->d_out_turned + first, sum);
-            tile_store(b->dq + at, TILE_COLUMNS, sum);
-            multiply_state(c, b, b->d_state, r, b->u_turned + first, sum);
-            tile_store(b->dl + at, TILE_COLUMNS, sum);
-            if (!delta) continue;
-            multiply_state(c, b, state, r, b->y_turned + first, sum);
-            tile_store(b->dk + at, TILE_COLUMNS, sum);
+            multiply_state(c, b, state, r, turned + panel * b->columns * TILE_COLUMNS, sum);
+            tile_store(to + (panel * c->pitch + r) * TILE_COLUMNS, TILE_COLUMNS, sum);
         }
 }
 
@@ -340,7 +342,9 @@ static void add_channels(const chunk *c, back *b) {
 static void back_channel_decays(chunk *c, back *b, const bool delta, const float *state) {
     channels s;
     meet_states(c, b, state);
-    back_channel_rows(c, b, delta, state);
+    multiply_panels(c, b, state, b->d_out_turned, b->dq); /* what the state says to rows */
+    multiply_panels(c, b, b->d_state, b->u_turned, b->dl); /* d_state to k */
+    if (delta) multiply_panels(c, b, state, b->y_turned, b->dk);
     for (rec_size d = 0; d < c->pitch; d += VL) {
         load_channels(c, b, delta, d, &s);
         for (rec_size at = 0; at < c->rows; at += BLOCK) {
