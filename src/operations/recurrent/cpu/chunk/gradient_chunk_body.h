@@ -53,26 +53,21 @@ static void load_back(work *w, const bool delta, rec_size begin) {
 static void load_columns(work *w, const float *x, rec_size s) {
     chunk *c = &w->c;
     const rec_problem *p = w->at.p;
-    const rec_view *v = &p->view[REC_D_OUT];
     float *d_out = w->b.d_out + s * CHUNK * TILE_COLUMNS, *u = w->b.u + s * CHUNK * TILE_COLUMNS;
-    const vf scale = v_set1((float)p->scale);
-    const bool has_betas = p->update == REC_DELTA || p->by_step;
     if (p->update == REC_ADD) {
         if (!p->by_step) c->u = u;
         load_values(c, w->at.h, s * TILE_COLUMNS);
     }
-    for (int i = 0; i < c->rows; i++)
-        for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
-            const rec_size at = s * TILE_COLUMNS + j;
-            const bool none = i >= c->count || at >= p->value_size;
-            const rec_size row = none ? 0 : rec_at(v, w->at.q.batch, c->token[i], w->at.h);
-            v_store(d_out + i * TILE_COLUMNS + j,
-                    none || !v->present ? v_zero()
-                                        : v_mul(scale, view_part(v, row, at, p->value_size)));
-            if (has_betas)
-                v_store(u + i * TILE_COLUMNS + j,
-                        v_mul(v_set1(c->beta[i]), v_load(x + i * TILE_COLUMNS + j)));
-        }
+    if (p->view[REC_D_OUT].present)
+        load_part(c, REC_D_OUT, w->at.h, s * TILE_COLUMNS, TILE_COLUMNS, p->value_size,
+                  (float)p->scale, d_out, TILE_COLUMNS);
+    else
+        memset(d_out, 0, CHUNK * TILE_COLUMNS * sizeof *d_out);
+    if (p->update == REC_ADD && !p->by_step) return;
+    for (rec_size i = 0; i < c->rows; i++)
+        for (rec_size j = 0; j < TILE_COLUMNS; j += VL)
+            v_store(u + i * TILE_COLUMNS + j,
+                    v_mul(v_set1(c->beta[i]), v_load(x + i * TILE_COLUMNS + j)));
 }
 
 static void put_values(const work *w, rec_size s) {

@@ -95,24 +95,51 @@ static void store_slab(const chunk *c, int role, rec_size h, rec_size at, const 
 
 /* ---- Rows -------------------------------------------------------------------------------------------- */
 
-/* A row of query or key, times its factor; its place behind key_size stays 0. What it was normalised by. */
-INLINE float load_scaled(const rec_problem *p, const rec_view *v, rec_size index, rec_size pitch,
-                         float scale, float *to) {
-    load_row(v, index, p->key_size, to);
-    const float norm = normalise_row(p, to, pitch);
-    for (rec_size d = 0; d < pitch && scale != 1; d += VL)
-        v_store(to + d, v_mul(v_set1(scale), v_load(to + d)));
-    return norm;
+/* Columns `at` on of a tensor's rows of a head, times a number, and 0 behind `size` and behind the last token. */
+INLINE void load_part_of(const ejk_dtype dtype, const chunk *c, const rec_view *v, rec_size head,
+                         rec_size at, rec_size width, rec_size size, vf scale, float *to,
+                         rec_size step) {
+    const rec_size first = rec_at(v, c->sequence.batch, 0, head) + at, stride = v->stride[1];
+    const void *data = v->data;
+    for (rec_size i = 0; i < c->rows; i++, to += step) {
+        const rec_size row = i < c->count ? first + c->token[i] * stride : 0;
+        const rec_size some = i < c->count ? size - at : 0;
+        for (rec_size j = 0; j < width; j += VL)
+            v_store(to + j,
+                    j < some ? v_mul(scale, v_widen_some(dtype, element_at(dtype, data, row + j),
+                                                         some - j))
+                             : v_zero());
+    }
+}
+static void load_part(const chunk *c, int role, rec_size head, rec_size at, rec_size width,
+                      rec_size size, float scale, float *to, rec_size step) {
+    const rec_view *v = &c->p->view[role];
+    ELEMENT_CALL((ejk_dtype)v->dtype, load_part_of, c, v, head, at, width, size, v_set1(scale), to,
+                 step);
 }
 
-/* Rows of a tensor of tokens, `to`, and what they were normalised by. */
-INLINE void load_rows_of(chunk *c, int role, rec_size head, float scale, float *to, float *norm) {
-    const rec_view *v = &c->p->view[role];
-    for (int i = 0; i < c->count; i++) {
-        const rec_size at = rec_at(v, c->sequence.batch, c->token[i], head);
-        norm[i] = load_scaled(c->p, v, at, c->pitch, scale, to + i * c->pitch);
+/* Rows of queries or keys times a number, and what they were normalised by; their place behind key_size is 0. */
+static void load_rows_of(const chunk *c, int role, rec_size head, float scale, float *to,
+                         float *norm) {
+    const bool normalise = c->p->normalise;
+    load_part(c, role, head, 0, c->pitch, c->p->key_size, normalise ? 1 : scale, to, c->pitch);
+    for (rec_size i = 0; i < CHUNK; i++) norm[i] = 1;
+    for (rec_size i = 0; i < c->count && normalise; i += VL) {
+        vf sum[VL];
+        for (rec_size n = 0; n < VL; n++) {
+            const float *row = to + (i + n) * c->pitch;
+            sum[n] = v_zero();
+            for (rec_size d = 0; d < c->pitch && i + n < c->count; d += VL)
+                sum[n] = v_fma(v_load(row + d), v_load(row + d), sum[n]);
+        }
+        v_store(norm + i, v_sums(sum));
+        for (rec_size n = i; n < i + VL; n++) norm[n] = 1 / sqrtf(norm[n] + (float)REC_EPSILON);
     }
-    memset(to + c->count * c->pitch, 0, (size_t)((c->rows - c->count) * c->pitch) * sizeof *to);
+    for (rec_size i = 0; i < c->count && normalise; i++) {
+        const vf factor = v_set1(norm[i] * scale);
+        float *row = to + i * c->pitch;
+        for (rec_size d = 0; d < c->pitch; d += VL) v_store(row + d, v_mul(v_load(row + d), factor));
+    }
 }
 static void load_queries(chunk *c, rec_size h) {
     load_rows_of(c, REC_QUERY, rec_head(c->p, h, c->p->query_heads), c->scale, c->q, c->q_norm);
@@ -143,14 +170,8 @@ static void load_betas(chunk *c, rec_size h) {
 
 /* Columns `at` on of the values. */
 static void load_values(chunk *c, rec_size h, rec_size at) {
-    const rec_view *v = &c->p->view[REC_VALUE];
-    const rec_size size = c->p->value_size, head = rec_head(c->p, h, c->p->value_heads);
-    for (int i = 0; i < c->rows; i++)
-        for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
-            const bool none = i >= c->count || at + j >= size;
-            const rec_size row = none ? 0 : rec_at(v, c->sequence.batch, c->token[i], head);
-            v_store(c->u + i * TILE_COLUMNS + j, none ? v_zero() : view_part(v, row, at + j, size));
-        }
+    load_part(c, REC_VALUE, rec_head(c->p, h, c->p->value_heads), at, TILE_COLUMNS,
+              c->p->value_size, 1, c->u, TILE_COLUMNS);
 }
 
 /* What heads with the same query and key share. */
