@@ -342,7 +342,7 @@ static void add_channels(const chunk *c, back *b) {
 static void back_channel_decays(chunk *c, back *b, const bool delta, const float *state) {
     channels s;
     meet_states(c, b, state);
-    multiply_panels(c, b, state, b->d_out_turned, b->dq); /* what the state says to rows */
+    multiply_panels(c, b, state, b->d_out_turned, b->dq);  /* what the state says to rows */
     multiply_panels(c, b, b->d_state, b->u_turned, b->dl); /* d_state to k */
     if (delta) multiply_panels(c, b, state, b->y_turned, b->dk);
     for (rec_size d = 0; d < c->pitch; d += VL) {

@@ -77,8 +77,7 @@ static void put_values(const work *w, rec_size s) {
     for (int i = 0; i < w->c.count; i++)
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
             const vf own = v_load(y + i * TILE_COLUMNS + j);
-            add_part(&to, w->c.token[i], s * TILE_COLUMNS + j,
-                     delta ? v_sub(v_zero(), own) : own);
+            add_part(&to, w->c.token[i], s * TILE_COLUMNS + j, delta ? v_sub(v_zero(), own) : own);
         }
 }
 

@@ -105,10 +105,10 @@ INLINE void load_part_of(const ejk_dtype dtype, const chunk *c, const rec_view *
         const rec_size row = i < c->count ? first + c->token[i] * stride : 0;
         const rec_size some = i < c->count ? size - at : 0;
         for (rec_size j = 0; j < width; j += VL)
-            v_store(to + j,
-                    j < some ? v_mul(scale, v_widen_some(dtype, element_at(dtype, data, row + j),
-                                                         some - j))
-                             : v_zero());
+            v_store(to + j, j < some
+                                ? v_mul(scale, v_widen_some(dtype, element_at(dtype, data, row + j),
+                                                            some - j))
+                                : v_zero());
     }
 }
 static void load_part(const chunk *c, int role, rec_size head, rec_size at, rec_size width,
@@ -138,7 +138,8 @@ static void load_rows_of(const chunk *c, int role, rec_size head, float scale, f
     for (rec_size i = 0; i < c->count && normalise; i++) {
         const vf factor = v_set1(norm[i] * scale);
         float *row = to + i * c->pitch;
-        for (rec_size d = 0; d < c->pitch; d += VL) v_store(row + d, v_mul(v_load(row + d), factor));
+        for (rec_size d = 0; d < c->pitch; d += VL)
+            v_store(row + d, v_mul(v_load(row + d), factor));
     }
 }
 static void load_queries(chunk *c, rec_size h) {

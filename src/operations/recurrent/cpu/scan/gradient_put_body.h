@@ -148,8 +148,8 @@ INLINE places places_of(const head_work *w, int role) {
                  .first = rec_at(v, w->q.batch, 0, head)};
     if (w->shared[role] == 0) return to;
     to.pitch = sum_pitch(w, role);
-    to.sum = w->sum[role] +
-             head % w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
+    to.sum =
+        w->sum[role] + head % w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
     return to;
 }
 
