@@ -93,12 +93,15 @@ INLINE float constant_gate(const rec_problem *p, const rec_sequence *s, rec_size
                : own;
 }
 
+INLINE float rate_factor(const rec_problem *p, rec_size h) {
+    const rec_view *rate = &p->view[REC_A_LOG];
+    return -expf(view_load(rate, h * rate->stride[2]));
+}
+
 /* Gates of raw numbers: -exp(A_log) softplus(x). */
 INLINE vf raw_gate(const rec_problem *p, rec_size h, vf x) {
-    const rec_view *rate = &p->view[REC_A_LOG];
-    if (!rate->present) return x;
-    const float factor = -expf(view_load(rate, h * rate->stride[2]));
-    return v_mul(v_set1(factor), v_softplus(x));
+    if (!p->view[REC_A_LOG].present) return x;
+    return v_mul(v_set1(rate_factor(p, h)), v_softplus(x));
 }
 
 /* Elements of the tensor of gates from c on, before softplus: with their bias. */
@@ -147,11 +150,22 @@ INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t,
         for (rec_size c = 0; c < pitch; c += VL) v_store(d + c, all);
         return;
     }
-    for (rec_size c = 0; c < p->key_size; c += VL) {
-        vf g = head;
-        if (p->g_is_wide) g = v_add(g, raw_gate(p, h, raw_part(p, s->batch, t, h, c)));
-        if (gk->present) g = v_add(g, view_part(gk, rec_at(gk, s->batch, t, h), c, p->key_size));
-        v_store(d + c, v_exp(g));
+    /* Read once: the rows that are written might be any of it, as far as a compiler can tell. */
+    const rec_view *g = &p->view[REC_G], *bias = &p->view[REC_DT_BIAS], *rate = &p->view[REC_A_LOG];
+    const rec_size size = p->key_size, g_at = rec_at(g, s->batch, t, h);
+    const rec_size gk_at = rec_at(gk, s->batch, t, h), bias_at = h * bias->stride[2];
+    const bool wide = p->g_is_wide, biased = bias->present, rated = rate->present;
+    const bool own = gk->present;
+    const vf factor = v_set1(rated ? rate_factor(p, h) : 1);
+    for (rec_size c = 0; c < size; c += VL) {
+        vf gate = head;
+        if (wide) {
+            vf x = view_part(g, g_at, c, size);
+            if (biased) x = v_add(x, view_part(bias, bias_at, c, size));
+            gate = v_add(gate, rated ? v_mul(factor, v_softplus(x)) : x);
+        }
+        if (own) gate = v_add(gate, view_part(gk, gk_at, c, size));
+        v_store(d + c, v_exp(gate));
     }
 }
 
