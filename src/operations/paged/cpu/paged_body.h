@@ -229,7 +229,7 @@ static bool has_operands(const void *problem) {
 #define PAGED_SUGGEST ejki_paged_suggest
 #endif
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
              .suggest = PAGED_SUGGEST, .applicable = has_operands,
              .needs = PAGED_PACK > 1 ? "caches of bf16 or 8 bits" : "caches of 8, 16 or 32 bits",

@@ -13,10 +13,10 @@ typedef struct paged_few {
     float *tile_query; /* queries as tiles take them, on AMX */
     bool tiles;        /* sums are in the order of tiles of AMX */
     paged_row *row;
-    bool exact;               /* weights times values key by key */
-    int key_step, value_step; /* rows of a head before those of the next head */
-    int rows_ahead,
-        heads_ahead; /* where lines are prefetched that are read shortly after; 0 and 0: elsewhere */
+    bool exact;                  /* weights times values key by key */
+    int key_step, value_step;    /* rows of a head before those of the next head */
+    bool single, first_level;    /* prefetches are of lines of single rows; for the first level */
+    int rows_ahead, heads_ahead; /* distance of prefetches, in the order of reading */
     paged_block *block, *next;
     paged_prefetch prefetch;
 } paged_few;
@@ -28,15 +28,20 @@ static inline void head_rows(const char *const *rows, paged_size t, int n, paged
         out[i] = rows[t + i] + (t + i >= b->low && t + i < b->high ? step : 0);
 }
 
-/* Begins to prefetch what lies beside key or value t of head h: at the first head for all of them, if their rows lie
- * side by side, else for each its own. */
-static inline void begin_prefetch(paged_few *f, const paged_cache *c, const char *const *rows,
-                                  paged_size dim, paged_size h, paged_size t, paged_size count) {
+/* Begins to prefetch `count` rows from t on of head h: at the first head those of all, if they lie side by side, else
+ * of each its own. */
+static inline void begin_rows(paged_prefetch *a, const paged_few *f, const paged_cache *c,
+                              const char *const *rows, paged_size dim, paged_size h, paged_size t,
+                              paged_size count) {
     const paged_size size = paged_bytes(c->dtype);
     const bool together = c->head == dim;
     if (h > 0 && together) return;
-    prefetch_rows(&f->prefetch, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
+    prefetch_rows(a, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
                   (together ? f->j->heads : 1) * dim * size);
+}
+static inline void begin_prefetch(paged_few *f, const paged_cache *c, const char *const *rows,
+                                  paged_size dim, paged_size h, paged_size t, paged_size count) {
+    begin_rows(&f->prefetch, f, c, rows, dim, h, t, count);
 }
 
 #endif

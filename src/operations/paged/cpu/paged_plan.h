@@ -60,14 +60,14 @@ enum {
 
 /* What follows from shapes and parameters, and where things lie in memory, in floats. */
 typedef struct paged_plan {
-    paged_size split;        /* keys of a KV split */
-    paged_size prefix;       /* keys that all rows look at together */
-    paged_size rows, keys;   /* of a tile's group, and of its blocks */
-    paged_size depth, width; /* of queries in whole vectors, of sums */
-    paged_size sum_width;    /* rounded up to TILE_COLUMNS */
-    paged_size scratch;      /* of a row before it is packed */
-    paged_size slots;        /* rows of partial results */
-    bool near;               /* few rows prefetch what is read shortly after */
+    paged_size split;                                /* keys of a KV split */
+    paged_size prefix;                               /* keys that all rows look at together */
+    paged_size rows, keys;                           /* of a tile's group, and of its blocks */
+    paged_size depth, width;                         /* of queries in whole vectors, of sums */
+    paged_size sum_width;                            /* rounded up to TILE_COLUMNS */
+    paged_size scratch;                              /* of a row before it is packed */
+    paged_size slots;                                /* rows of partial results */
+    paged_size prefetch_hint, prefetch_bytes;        /* of few rows */
     paged_size list_at, slot_at, zero_at, worker_at; /* in bytes */
     paged_size worker_bytes, bytes;
 } paged_plan;
@@ -186,7 +186,8 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
                           paged_plan *t) {
     *t = (paged_plan){.rows = ejki_round_up(parameters[0], PAGED_ROWS),
                       .keys = ejki_round_up(parameters[1], TILE_COLUMNS),
-                      .near = parameters[3] == 0};
+                      .prefetch_hint = parameters[3],
+                      .prefetch_bytes = parameters[4]};
     const paged_size most = p->tables == PAGED_LISTS ? paged_most(p->width, 1) : p->width;
     t->split =
         paged_most(parameters[2], ejki_round_up(ejki_cdiv(most * p->page, MOST_SPLITS), 256));

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that will be read next, prefetched beside products, in the order of memory and into the second-level cache:
- * requests for the first level hold the few registers that it has for misses. A product prefetches as many bytes as it
- * reads, one piece from prefetch_next() on; where that was a pointer that moves and turns at the ends of rows line by
- * line, the pointer and not the products were the limit (bf16 decode: 12 of 20 µs a block of 64 keys).
+ * Memory that will be read `prefetch_bytes` later, prefetched beside products, which ask for as many bytes as they
+ * read; `prefetch_hint` says in which order and for which cache.
  *
- * Zen 5 is served best by requests for the first level and for what is read shortly after: the same lines of the rows
- * that come NEAR_BYTES later (products of four rows with keys alone: 36 GB/s, of 14 without requests, 18 at half and 29
- * at twice the distance, 26 into the second level).
+ * In the order of memory, one piece from prefetch_next() on: where that was a pointer that moves and turns at the ends
+ * of rows line by line, the pointer and not the products were the limit (bf16 decode: 12 of 20 µs a block of 64 keys).
+ * Always into the second level: requests for the first hold the few registers that it has for misses.
+ *
+ * Or the same lines of the rows that come later, as products read them. Zen 5 is served best so, by requests for the
+ * first level (products of four rows with keys alone: 36 GB/s at 16 KiB, of 14 without requests, 18 at half and 29 at
+ * twice the distance, 26 into the second level). Intel processors are, too, where heads of a key lie together, by
+ * requests for the second: their own prefetching follows the four rows.
  */
 #ifndef EJKI_PAGED_PREFETCH_H
 #define EJKI_PAGED_PREFETCH_H
@@ -34,12 +37,11 @@ static inline const char *prefetch_next(paged_prefetch *a, paged_size bytes, con
     return next;
 }
 
-enum { NEAR_BYTES = 16 << 10 };
-
 /* What a product prefetches: a run of lines from `next` on, or lines of other rows; nothing if both are NULL. */
 typedef struct paged_lines {
     const char *next;
     const char *row[16];
+    bool first_level;
 } paged_lines;
 
 /* Prefetches, at byte `at` of `rows` rows, as many as are read there, `bytes` of each. Addresses may lie beyond any
@@ -50,9 +52,13 @@ prefetch_beside(const paged_lines *a, const int rows, paged_size at, const int b
         const uintptr_t next = (uintptr_t)a->next + (uintptr_t)(rows * at);
         EJKI_UNROLL for (int i = 0; i < rows * bytes; i += 64)
             __builtin_prefetch((const void *)(next + (uintptr_t)i), 0, 2);
-    } else if (a->row[0]) {
-        EJKI_UNROLL for (int k = 0; k < rows; k++)
-            __builtin_prefetch((const void *)((uintptr_t)a->row[k] + (uintptr_t)at), 0, 3);
+    } else if (a->row[0] && (bytes % 64 == 0 || at % 64 == 0)) {
+        if (a->first_level)
+            EJKI_UNROLL for (int k = 0; k < rows; k++)
+                __builtin_prefetch((const void *)((uintptr_t)a->row[k] + (uintptr_t)at), 0, 3);
+        else
+            EJKI_UNROLL for (int k = 0; k < rows; k++)
+                __builtin_prefetch((const void *)((uintptr_t)a->row[k] + (uintptr_t)at), 0, 2);
     }
 }
 

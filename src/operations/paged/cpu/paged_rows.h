@@ -36,77 +36,144 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
     }
 }
 
-/* What is prefetched beside `n` rows from t on of head h: lines of rows that are read shortly after, or the next in the
- * order of memory. */
-static inline void lines_beside(paged_few *f, bool values, int n, paged_size h, paged_size t,
-                                const char *other, paged_lines *out) {
+/* What stays the same while products of a block are made, where the compiler would look again after every store. */
+typedef struct few_pass {
+    const paged_few *f;
+    bool values;
+    const char *const *row, *const *tail;
+    paged_size low, high, dim, tail_dim, depth;
+    paged_size step, tail_step; /* bytes from head to head */
+    const float *query;
+    float *scores, *sums;
+} few_pass;
+
+static inline few_pass pass_of(const paged_few *f, bool values) {
     const paged_problem *p = f->j->p;
+    const paged_plan *t = &f->j->work->plan;
     const paged_cache *c = values ? &p->value : &p->key;
-    const paged_size bytes = (values ? p->value_dim : p->dim) * paged_bytes(c->dtype);
-    out->next = NULL;
-    if (f->rows_ahead + f->heads_ahead == 0) {
-        out->next = prefetch_next(&f->prefetch, n * bytes, other);
-        return;
-    }
-    const char *const *rows = values ? f->block->value : f->block->key;
+    return (few_pass){.f = f,
+                      .values = values,
+                      .row = values ? f->block->value : f->block->key,
+                      .tail = f->block->tail,
+                      .low = f->block->low,
+                      .high = f->block->high,
+                      .dim = values ? p->value_dim : p->dim,
+                      .tail_dim = p->tail_dim,
+                      .depth = values ? t->width : t->depth,
+                      .step = c->head * paged_bytes(c->dtype),
+                      .tail_step = p->key_tail.head * paged_bytes(p->key_tail.dtype),
+                      .query = f->query,
+                      .scores = f->scores,
+                      .sums = f->sums};
+}
+
+/* Addresses of `n` rows from t on, `step` bytes behind the item's first head; zeros have no heads. */
+static inline __attribute__((always_inline)) void rows_at(const few_pass *s, const char *const *row,
+                                                          paged_size t, const int n,
+                                                          paged_size step, const char **out) {
+    if (t >= s->low && t + n <= s->high)
+        EJKI_UNROLL for (int i = 0; i < n; i++) out[i] = row[t + i] + step;
+    else
+        head_rows(row, t, n, step, s->f->block, out);
+}
+
+/* What is prefetched beside a step of a head: rows that are read later, or what is left of them in the order of memory.
+ * NULL: nothing. */
+typedef struct few_ahead {
+    bool single, first_level,
+        alike; /* lines of single rows, for which cache; their heads are the step's */
+    const char *const *row;
+    paged_size from, head,
+        step; /* row[0] is beside row `from`; bytes to the head, and from head to head */
+    paged_prefetch memory;
+} few_ahead;
+
+static inline few_ahead ahead_of(const paged_few *f) {
+    return (few_ahead){
+        .single = f->single, .first_level = f->first_level, .alike = f->heads_ahead == 0};
+}
+
+/* Begins with `count` rows from t on of head h. Nothing is to be done if head 0 has begun with those of all. */
+static inline void begin_ahead(few_ahead *a, const few_pass *s, paged_size h, paged_size t,
+                               paged_size count) {
+    if (h > 0 && a->single && a->alike) return;
+    const paged_few *f = s->f;
+    const paged_problem *p = f->j->p;
     paged_size at = t + f->rows_ahead, head = h + f->heads_ahead;
     if (head >= f->j->heads) {
         head -= f->j->heads;
         at += VL;
     }
-    if (at >= BLOCK) {
-        at -= BLOCK;
-        c = values ? &p->key : &p->value;
-        rows = values ? f->next->key : f->block->value;
+    const bool ends = at >= BLOCK, values = s->values != ends;
+    if (ends) at -= BLOCK;
+    const char *const *rows = values ? f->block->value : ends ? f->next->key : f->block->key;
+    if (!values && ends && f->next->high == 0) rows = NULL;
+    const paged_cache *c = values ? &p->value : &p->key;
+    if (!a->single) {
+        begin_rows(&a->memory, f, c, rows, values ? p->value_dim : p->dim, head, at, count);
+        return;
     }
-    out->row[0] = NULL;
-    if (values && rows == f->next->key && f->next->high == 0) return;
-    for (int k = 0; k < n; k++) out->row[k] = rows[at + k] + head * c->head * paged_bytes(c->dtype);
+    a->row = rows ? rows + at : NULL;
+    a->from = t;
+    a->step = c->head * paged_bytes(c->dtype);
+    a->head = (head - h) * a->step;
 }
 
-/* Products of `rows` rows from i on with f->key_step keys from t on. */
-static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dtype, const int rows,
-                                                             paged_few *f, paged_size i,
-                                                             paged_size h, paged_size t,
-                                                             bool prefetches) {
-    const paged_problem *p = f->j->p;
-    const paged_size depth = f->j->work->plan.depth, size = stored_size(dtype);
-    const float *query = f->query + i * depth;
+/* What is prefetched beside `n` rows from t on of head h, `bytes` bytes; `other` if nothing is left. */
+static inline __attribute__((always_inline)) void lines_beside(few_ahead *a, const int n,
+                                                               paged_size bytes, paged_size h,
+                                                               paged_size t, const char *other,
+                                                               paged_lines *out) {
+    out->next = NULL;
+    out->row[0] = NULL;
+    if (!a->single)
+        out->next = prefetch_next(&a->memory, bytes, other);
+    else if (a->row)
+        EJKI_UNROLL for (int k = 0; k < n; k++) out->row[k] =
+            a->row[t - a->from + k] + a->head + h * a->step;
+}
+
+/* Products of `rows` rows from i on with `count` keys from t on. */
+static inline __attribute__((always_inline)) void
+score_keys(const ejk_dtype dtype, const int rows, const few_pass *p, few_ahead *ahead, paged_size i,
+           paged_size h, paged_size t, int count, bool prefetches) {
+    const paged_size depth = p->depth, size = stored_size(dtype);
+    const float *query = p->query + i * depth;
     const int keys = VL / rows;
-    paged_lines prefetch = {0}, none = {0};
-    for (int s = 0; s < f->key_step; s += keys) {
+    paged_lines prefetch = {.first_level = ahead->first_level}, none = {0};
+    for (int s = 0; s < count; s += keys) {
         const char *key[VL];
         vf sum[VL];
         float products[VL];
         EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
-        head_rows(f->block->key, t + s, keys, h * p->key.head * size, f->block, key);
-        if (prefetches) lines_beside(f, false, keys, h, t + s, key[0], &prefetch);
+        rows_at(p, p->row, t + s, keys, h * p->step, key);
+        if (prefetches)
+            lines_beside(ahead, keys, keys * p->dim * size, h, t + s, key[0], &prefetch);
         multiply_keys(dtype, rows, key, p->dim, query, depth, sum, &prefetch);
         if (p->tail_dim > 0) {
-            head_rows(f->block->tail, t + s, keys, h * p->key_tail.head * size, f->block, key);
+            rows_at(p, p->tail, t + s, keys, h * p->tail_step, key);
             multiply_keys(dtype, rows, key, p->tail_dim, query + padded(p->dim), depth, sum, &none);
         }
         v_store(products, v_sums(sum));
         EJKI_UNROLL for (int r = 0; r < rows; r++) memcpy(
-            f->scores + (i + r) * BLOCK + t + s, products + r * keys, (size_t)keys * sizeof(float));
+            p->scores + (i + r) * BLOCK + t + s, products + r * keys, (size_t)keys * sizeof(float));
     }
 }
 
-/* Sums of `rows` rows from i on take in f->value_step values from t on. */
-static inline __attribute__((always_inline)) void add_values(const ejk_dtype dtype, const int rows,
-                                                             paged_few *f, paged_size i,
-                                                             paged_size h, paged_size t,
-                                                             bool prefetches) {
-    const paged_problem *p = f->j->p;
-    const paged_size width = f->j->work->plan.width;
-    const paged_size size = stored_size(dtype);
-    paged_lines prefetch = {0};
-    for (paged_size end = t + f->value_step; t < end; t += VALUES_AT_ONCE) {
+/* Sums of `rows` rows from i on take in `count` values from t on. */
+static inline __attribute__((always_inline)) void
+add_values(const ejk_dtype dtype, const int rows, const few_pass *p, few_ahead *ahead, paged_size i,
+           paged_size h, paged_size t, int count, bool prefetches) {
+    const paged_size width = p->depth, size = stored_size(dtype);
+    paged_lines prefetch = {.first_level = ahead->first_level};
+    for (paged_size end = t + count; t < end; t += VALUES_AT_ONCE) {
         const char *value[VALUES_AT_ONCE];
-        head_rows(f->block->value, t, VALUES_AT_ONCE, h * p->value.head * size, f->block, value);
-        if (prefetches) lines_beside(f, true, VALUES_AT_ONCE, h, t, value[0], &prefetch);
-        add_columns(dtype, rows, value, f->scores + i * BLOCK + t / PAGED_PACK, p->value_dim,
-                    f->sums + i * width, width, &prefetch);
+        rows_at(p, p->row, t, VALUES_AT_ONCE, h * p->step, value);
+        if (prefetches)
+            lines_beside(ahead, VALUES_AT_ONCE, VALUES_AT_ONCE * p->dim * size, h, t, value[0],
+                         &prefetch);
+        add_columns(dtype, rows, value, p->scores + i * BLOCK + t / PAGED_PACK, p->dim,
+                    p->sums + i * width, width, &prefetch);
     }
 }
 
@@ -140,35 +207,41 @@ static void add_seen_any(paged_few *f, paged_size i, paged_size h) {
 }
 
 /* Rows of a head in fours, twos and ones. */
-#define FOR_ROWS(body, dtype, f, h, t)                                                             \
+#define FOR_ROWS(body, dtype, count, s, ahead, h, t, step)                                         \
     do {                                                                                           \
-        const paged_size rows_ = (f)->j->rows, from_ = (h)*rows_;                                  \
+        const paged_size rows_ = (count), from_ = (h)*rows_;                                       \
         paged_size i_ = 0;                                                                         \
-        for (; i_ + 4 <= rows_; i_ += 4) body(dtype, 4, f, from_ + i_, h, t, i_ == 0);             \
-        if (i_ + 2 <= rows_) body(dtype, 2, f, from_ + i_, h, t, i_ == 0), i_ += 2;                \
-        if (i_ < rows_) body(dtype, 1, f, from_ + i_, h, t, i_ == 0);                              \
+        for (; i_ + 4 <= rows_; i_ += 4)                                                           \
+            body(dtype, 4, s, ahead, from_ + i_, h, t, step, i_ == 0);                             \
+        if (i_ + 2 <= rows_) body(dtype, 2, s, ahead, from_ + i_, h, t, step, i_ == 0), i_ += 2;   \
+        if (i_ < rows_) body(dtype, 1, s, ahead, from_ + i_, h, t, step, i_ == 0);                 \
     } while (0)
 
 static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
                                                                paged_few *f) {
-    const paged_size low = f->block->low / LANES * LANES;
-    for (paged_size t = low; t < ejki_round_up(f->block->high, LANES); t += f->key_step)
-        for (paged_size h = 0; h < f->j->heads; h++) {
-            begin_prefetch(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t,
-                           f->key_step);
-            FOR_ROWS(score_keys, dtype, f, h, t);
+    const few_pass s = pass_of(f, false);
+    const paged_size heads = f->j->heads, rows = f->j->rows;
+    const paged_size end = ejki_round_up(s.high, LANES);
+    const int step = f->key_step;
+    few_ahead ahead = ahead_of(f);
+    for (paged_size t = s.low / LANES * LANES; t < end; t += step)
+        for (paged_size h = 0; h < heads; h++) {
+            begin_ahead(&ahead, &s, h, t, step);
+            FOR_ROWS(score_keys, dtype, rows, &s, &ahead, h, t, step);
         }
 }
 
 static inline __attribute__((always_inline)) void block_values(const ejk_dtype dtype, paged_few *f,
                                                                paged_size first, paged_size heads,
                                                                bool prefetches) {
-    const paged_size low = f->block->low / f->value_step * f->value_step;
-    const char *const *next = prefetches && f->next->high > 0 ? f->next->key : NULL;
-    for (paged_size t = low; t < f->block->high; t += f->value_step)
+    const few_pass s = pass_of(f, true);
+    const paged_size rows = f->j->rows;
+    const int step = f->value_step;
+    few_ahead ahead = ahead_of(f);
+    for (paged_size t = s.low / step * step; t < s.high; t += step)
         for (paged_size h = first; h < first + heads; h++) {
-            begin_prefetch(f, &f->j->p->key, next, f->j->p->dim, h, t, f->value_step);
-            FOR_ROWS(add_values, dtype, f, h, t);
+            if (prefetches) begin_ahead(&ahead, &s, h, t, step);
+            FOR_ROWS(add_values, dtype, rows, &s, &ahead, h, t, step);
         }
 }
 
@@ -305,15 +378,20 @@ static void order_few(paged_few *f) {
     const paged_problem *p = j->p;
     const bool together = j->heads == 1 || p->key.head < p->key.token;
     const paged_size row = together ? j->heads * p->key.head : VL * p->dim;
-    const paged_size rows = NEAR_BYTES / paged_most(row * paged_bytes(p->key.dtype), 1);
+    const paged_size bytes = paged_most(row * paged_bytes(p->key.dtype), 1);
+    const paged_size ahead = paged_most(j->work->plan.prefetch_bytes / bytes, 1);
+    f->single = j->work->plan.prefetch_hint != PREFETCH_IN_ORDER;
+    f->first_level = j->work->plan.prefetch_hint == PREFETCH_ROWS;
     f->key_step = !together ? VL : VL / (j->rows % 4 == 0 ? 4 : j->rows % 2 == 0 ? 2 : 1);
     f->value_step = together ? VALUES_AT_ONCE : VL;
-    if (!j->work->plan.near) return;
-    if (together)
-        f->rows_ahead = (int)ejki_round_up(paged_least(paged_most(rows, 1), BLOCK / 2),
-                                           paged_most(f->key_step, VALUES_AT_ONCE));
-    else
-        f->heads_ahead = (int)paged_least(paged_most(rows, 1), j->heads);
+    if (together) {
+        f->rows_ahead =
+            (int)ejki_round_up(paged_least(ahead, BLOCK), paged_most(f->key_step, VALUES_AT_ONCE));
+    } else {
+        const paged_size pieces = paged_least(ahead, BLOCK / VL * j->heads);
+        f->rows_ahead = (int)(pieces / j->heads * VL);
+        f->heads_ahead = (int)(pieces % j->heads);
+    }
 }
 
 static void bind_few(paged_few *f, const paged_job *j, bool exact) {

@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-enum { ROWS, KEYS, SPLIT, HINT };
+enum { ROWS, KEYS, SPLIT, HINT, DISTANCE };
 enum { MOST_ROWS = 768, TASKS = 4 /* for each thread */, LONG_BLOCK = 512, SHORT_DIMS = 512 };
 
 static void suggest_rows(const paged_problem *p, int32_t threads, ejk_opt_int *values) {
@@ -22,10 +22,26 @@ static void suggest_rows(const paged_problem *p, int32_t threads, ejk_opt_int *v
         values[ROWS] = ejk_int(MOST_ROWS);
 }
 
+/* How few rows prefetch. */
+typedef struct paged_streaming {
+    int64_t hint, bytes;
+} paged_streaming;
+
+static paged_streaming streaming_of(const paged_problem *p, bool zen5, bool intel) {
+    const bool together = p->kv_heads == 1 || p->key.head < p->key.token;
+    if (zen5) return (paged_streaming){PREFETCH_ROWS, 16 << 10};
+    if (!intel || p->tail_dim > 0) return (paged_streaming){PREFETCH_IN_ORDER, 1 << 20};
+    if (together) return (paged_streaming){PREFETCH_ROWS_SECOND, 16 << 10};
+    return (paged_streaming){PREFETCH_IN_ORDER, 32 << 10};
+}
+
 void ejki_paged_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     const ejk_cpu_info *cpu = ejk_cpu();
     const bool zen5 = strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26;
-    values[HINT] = ejk_int(!zen5);
+    const bool intel = strcmp(cpu->vendor, "intel") == 0;
+    const paged_streaming s = streaming_of(problem, zen5, intel);
+    values[HINT] = ejk_int(s.hint);
+    values[DISTANCE] = ejk_int(s.bytes);
     if (zen5) suggest_rows(problem, threads, values);
 }
 

@@ -46,6 +46,6 @@ static void suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     ejki_paged_suggest(&((const mla_problem *)problem)->core, threads, values);
 }
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 2, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
              .suggest = suggest, .prepare = prepare, .run = run)
