@@ -40,18 +40,40 @@ DEVICE float gate_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, r
     return rate.present ? -expf(load(rate, h * rate.stride[2])) * softplus(x) : x;
 }
 
-DEVICE float step_size(const rec_problem &p, rec_size b, rec_size t, rec_size h) {
-    const float x = raw_of(p, b, t, h, 0), size = p.softplus ? softplus(x) : x;
+DEVICE float step_size(const rec_problem &p, float x) {
+    const float size = p.softplus ? softplus(x) : x;
     return size < (float)p.least ? (float)p.least : size > (float)p.most ? (float)p.most : size;
 }
+DEVICE float step_size(const rec_problem &p, rec_size b, rec_size t, rec_size h) {
+    return step_size(p, raw_of(p, b, t, h, 0));
+}
 
-/* Log decay of a head. */
+/* What gates of a head have in common: the part that is the same for all tokens, the factor and bias of raw ones. */
+struct head_constants {
+    float same, rate, bias, skip;
+};
+DEVICE head_constants head_constants_of(const rec_problem &p, const rec_sequence &s, rec_size h) {
+    const rec_view &gamma = p.view[REC_GAMMA], &rate = p.view[REC_A_LOG], &bias = p.view[REC_DT_BIAS];
+    const rec_view &skip = p.view[REC_SKIP];
+    head_constants c = {p.slope == 0 ? 0 : (float)(p.slope * (double)h), 0, 0, 0};
+    if (gamma.present) c.same += load(gamma, s.index * gamma.stride[0] + h * gamma.stride[2]);
+    if (rate.present) c.rate = load(rate, h * rate.stride[2]);
+    if (rate.present && !p.by_step) c.rate = -expf(c.rate);
+    if (bias.present && !p.g_is_wide) c.bias = load(bias, h * bias.stride[2]);
+    if (skip.present) c.skip = load(skip, h * skip.stride[2]);
+    return c;
+}
+
+/* Log decay of a head, of what the tensor has, if one has it. */
+DEVICE float head_gate(const rec_problem &p, const head_constants &c, float x) {
+    if (p.by_step) return step_size(p, x + c.bias) * c.rate;
+    if (p.g_is_wide || !p.view[REC_G].present) return c.same;
+    return c.same + (p.view[REC_A_LOG].present ? c.rate * softplus(x + c.bias) : x);
+}
 DEVICE float head_gate(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
-    const rec_view &gamma = p.view[REC_GAMMA], &rate = p.view[REC_A_LOG];
-    if (p.by_step) return step_size(p, s.batch, t, h) * load(rate, h * rate.stride[2]);
-    float g = p.slope == 0 ? 0 : (float)(p.slope * (double)h);
-    if (gamma.present) g += load(gamma, s.index * gamma.stride[0] + h * gamma.stride[2]);
-    return p.g_is_wide ? g : g + gate_of(p, s.batch, t, h, 0);
+    const rec_view &g = p.view[REC_G];
+    const bool is_there = g.present && !p.g_is_wide;
+    return head_gate(p, head_constants_of(p, s, h), is_there ? load(g, rec_at(&g, s.batch, t, h)) : 0);
 }
 
 /* Of a key channel, that of the head included. */
@@ -70,11 +92,13 @@ DEVICE float value_decay(const rec_problem &p, const rec_sequence &s, rec_size t
     return gv.present && j < p.value_size ? exp_of(load(gv, rec_at(&gv, s.batch, t, h) + j)) : 1;
 }
 
+DEVICE float beta_of(const rec_problem &p, float x) {
+    return p.beta_logits ? sigmoid(x) : x;
+}
 DEVICE float load_beta(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
     const rec_view &beta = p.view[REC_BETA];
     if (p.by_step) return step_size(p, s.batch, t, h);
-    const float x = beta.present ? load(beta, rec_at(&beta, s.batch, t, h)) : 1;
-    return p.beta_logits ? sigmoid(x) : x;
+    return beta_of(p, beta.present ? load(beta, rec_at(&beta, s.batch, t, h)) : 1);
 }
 
 /* ---- Tokens in no sequence -------------------------------------------------------------------------- */

@@ -44,8 +44,9 @@ DEVICE void clear(float (&s)[ROWS]) {
 
 /* A function of its own: there are three calls of it, and it is long. */
 static __device__ __noinline__ void load_tokens(const rec_problem &p, const work &w, rec_size first, int count) {
+    const token_sources from = sources_of(p, w.q, w.h);
     __syncthreads();
-    for (int i = threadIdx.x / 32; i < count; i += WARPS) load_token(p, w.q, first + i, w.h, w.tokens[i]);
+    for (int i = threadIdx.x / 32; i < count; i += WARPS) load_token(p, from, w.q, first + i, w.tokens[i]);
     __syncthreads();
 }
 
@@ -58,18 +59,22 @@ DEVICE float value_of_column(const rec_problem &p, const work &w, const token &t
 }
 
 /* From the state before the first of `count` tokens to the one after them; to memory before each, unless it is NULL. */
-DEVICE void pass_over(const rec_problem &p, const work &w, rec_size first, int count, float (&s)[ROWS], float *states) {
+DEVICE void pass_over(const rec_problem &p, const work &w, rec_size first, int count, float (&s)[1][ROWS],
+                      float *states) {
     for (int n = 0; n < count; n += TOKENS) {
         const int few = lesser(count - n, TOKENS);
         load_tokens(p, w, first + n, few);
         for (int i = 0; i < few; i++) {
             const token &t = w.tokens[i];
-            float u = 0, x = 0;
-            if (t.counts && t.resets) clear(s);
+            float u[1] = {}, x[1] = {};
+            if (t.counts && t.resets) clear(s[0]);
             float *to = states + (n + i) * STEP_FLOATS;
-            if (states) keep(to, s);
-            if (t.counts) pass(t, value_of_column(p, w, t), value_decay(p, w.q, t.t, w.h, w.j), s, u, x);
-            if (states) to[STATE + threadIdx.x] = u, to[STATE + THREADS + threadIdx.x] = x;
+            if (states) keep(to, s[0]);
+            if (t.counts) {
+                const float v[] = {value_of_column(p, w, t)}, dv[] = {value_decay(p, w.q, t.t, w.h, w.j)};
+                pass(t, v, dv, s, u, x);
+            }
+            if (states) to[STATE + threadIdx.x] = u[0], to[STATE + THREADS + threadIdx.x] = x[0];
         }
     }
 }
@@ -215,16 +220,16 @@ DEVICE void back_segment(const rec_gradient &a, const work &w, rec_size first, i
 
 DEVICE void back_tile(const rec_gradient &a, const work &w) {
     const rec_problem &p = a.p;
-    float s[ROWS], d[ROWS];
-    load_state(p, p.view[REC_INITIAL], w.q.row, w.h, w.j, s);
+    float s[1][ROWS], d[ROWS];
+    load_state(p, p.view[REC_INITIAL], w.q.row, w.h, w.j, s[0]);
     for (rec_size n = 0; n < w.steps; n += REC_SEGMENT) {
-        keep(w.kept + n / REC_SEGMENT * p.heads * STATE, s);
+        keep(w.kept + n / REC_SEGMENT * p.heads * STATE, s[0]);
         if (n + REC_SEGMENT < w.steps) pass_over(p, w, n, REC_SEGMENT, s, NULL);
     }
     load_state(p, p.view[REC_D_FINAL], w.q.row, w.h, w.j, d);
     for (rec_size n = (w.steps - 1) / REC_SEGMENT * REC_SEGMENT; n >= 0 && w.steps > 0; n -= REC_SEGMENT) {
         const int count = w.steps - n < REC_SEGMENT ? (int)(w.steps - n) : REC_SEGMENT;
-        fetch(w.kept + n / REC_SEGMENT * p.heads * STATE, s);
+        fetch(w.kept + n / REC_SEGMENT * p.heads * STATE, s[0]);
         pass_over(p, w, n, count, s, w.states);
         back_segment(a, w, n, count, d);
     }

@@ -11,13 +11,13 @@ typedef struct arguments {
     rec_problem p;
 } arguments;
 
-enum { REST = 32, STAGES = 4, MOST_TOKENS = 8, ROWS = 16, WIDE = 512 };
+enum { REST = 32, STAGES = 4, MOST_TOKENS = 8, ROWS = 8, MOST_PARTS = 32 };
 /* Threads that have columns; shared memory that every GPU has room for. */
 enum { MOST_THREADS = 256, LEAST_THREADS = 64, SHARED_BYTES = 98304 };
 
-/* Threads of a column, and rows of a thread; those that have columns, and these; tokens of a stage. */
+/* Threads of a column, rows and columns of a thread; threads that have columns, and these; tokens of a stage. */
 typedef struct layout {
-    int64_t parts, rows, threads, columns, tokens, stage_bytes;
+    int64_t parts, rows, across, threads, columns, tokens, stage_bytes;
 } layout;
 
 static int64_t blocks_of(const rec_problem *p, const layout *l) {
@@ -25,15 +25,18 @@ static int64_t blocks_of(const rec_problem *p, const layout *l) {
 }
 static int64_t stage_bytes(const rec_problem *p, const layout *l, int64_t tokens) {
     const int64_t numbers = tokens * l->columns * 4;
-    return tokens * rec_cuda_token_bytes(p, l->parts * l->rows) + 2 * numbers +
-           (p->value_decay ? numbers : 16) + 16;
+    return ejki_round_up(tokens * rec_cuda_token_bytes(p, l->parts * l->rows) + numbers +
+                             (p->value_decay ? numbers : 16) + 8,
+                         16);
 }
 
 /* Fewer columns a block where there would be too few blocks for all multiprocessors. */
 static layout layout_of(const rec_problem *p, int64_t multiprocessors) {
-    layout l = {.rows = p->key_size <= WIDE ? ROWS : 2 * ROWS, .threads = MOST_THREADS};
+    layout l = {.rows = ROWS, .across = 1, .threads = MOST_THREADS};
+    while (MOST_PARTS * l.rows < p->key_size) l.rows *= 2;
+    if (l.rows == ROWS) l.across = 2;
     l.parts = rec_cuda_parts_of(p, l.rows);
-    l.columns = l.threads / l.parts;
+    l.columns = l.threads / l.parts * l.across;
     while (l.threads > LEAST_THREADS &&
            (l.columns >= 2 * p->value_size || 2 * blocks_of(p, &l) <= multiprocessors))
         l.threads /= 2, l.columns /= 2;
@@ -41,6 +44,13 @@ static layout layout_of(const rec_problem *p, int64_t multiprocessors) {
     while (l.tokens > 1 && STAGES * stage_bytes(p, &l, l.tokens) > SHARED_BYTES) l.tokens /= 2;
     l.stage_bytes = stage_bytes(p, &l, l.tokens);
     return l;
+}
+
+/* The element type of all rows but gates, 0 if they have several. */
+static int64_t type_of(const rec_problem *p) {
+    for (int role = REC_KEY; role <= REC_B; role++)
+        if (p->view[role].present && p->view[role].dtype != p->view[REC_QUERY].dtype) return 0;
+    return p->view[REC_QUERY].dtype;
 }
 
 static bool applicable(const void *problem) {
@@ -66,12 +76,14 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     EJKI_TRY(layout_on(p, launch->device, &l));
     ejki_cuda_add(&constants, "PARTS", l.parts);
     ejki_cuda_add(&constants, "ROWS", l.rows);
+    ejki_cuda_add(&constants, "ACROSS", l.across);
     ejki_cuda_add(&constants, "THREADS", l.threads);
     ejki_cuda_add(&constants, "TOKENS", l.tokens);
     ejki_cuda_add(&constants, "UPDATE", p->update);
     ejki_cuda_add(&constants, "BEFORE", p->read == REC_BEFORE);
     ejki_cuda_add(&constants, "KEY_DECAY", p->key_decay != 0);
     ejki_cuda_add(&constants, "VALUE_DECAY", p->value_decay != 0);
+    ejki_cuda_add(&constants, "ROW_TYPE", type_of(p));
     ejki_cuda_add(&constants, "REST", REST);
     return ejki_cuda_ready(launch, 0, text, "scan", &constants);
 }
@@ -88,5 +100,5 @@ static ejk_status run(const ejk_run *run) {
     return ejki_cuda_begin(run, &work, &a);
 }
 
-EJKI_DECLARE(recurrent_attention_scan_cuda, .version = 2, .applicable = applicable,
+EJKI_DECLARE(recurrent_attention_scan_cuda, .version = 3, .applicable = applicable,
              .prepare = prepare, .run = run, .needs = "Dk up to 1024")

@@ -6,9 +6,11 @@
  *
  * A column of the state is spread over PARTS neighbouring threads with ROWS rows each: row r of a thread is row_of(r).
  * Four rows follow each other, so that rows of shared memory are read 16 bytes at a time by neighbours side by side.
+ * Threads have ACROSS columns that follow each other, which what they read of a token serves.
  *
- * Constants: PARTS, THREADS (that have columns), UPDATE, BEFORE, KEY_DECAY; ROWS (32 unless given), and whether
- * gradients are made (BACK), before this is included.
+ * Constants: PARTS, THREADS (that have columns), UPDATE, BEFORE, KEY_DECAY; ROWS and ACROSS (32 and 1 unless given),
+ * the element type of all rows but gates (ROW_TYPE, 0 unless they have one), and whether gradients are made (BACK),
+ * before this is included.
  */
 #ifndef EJKI_RECURRENT_TOKEN_CUH
 #define EJKI_RECURRENT_TOKEN_CUH
@@ -18,8 +20,14 @@
 #ifndef ROWS
 #define ROWS 32
 #endif
+#ifndef ROW_TYPE
+#define ROW_TYPE 0
+#endif
+#ifndef ACROSS
+#define ACROSS 1
+#endif
 #define PITCH   (ROWS * PARTS)
-#define COLUMNS (THREADS / PARTS)
+#define COLUMNS (THREADS / PARTS * ACROSS)
 #define WARPS   (THREADS / 32)
 
 DEVICE int row_of(int r) {
@@ -111,23 +119,51 @@ static __device__ __noinline__ uint4 load_few(int type, const void *data, i64 at
     return type == F32 ? make_uint4(x[0], x[1], x[2], x[3]) : make_uint4(x[0] | x[1] << 16, x[2] | x[3] << 16, 0, 0);
 }
 
-/* Of a row that begins at `at` of a tensor and has `size` elements; 0 behind it. */
-DEVICE void load_bits(const rec_view &v, rec_size at, int size, row_bits &to) {
-    const bool is_wide = v.dtype == F32, is_whole = ((at | size) & 3) == 0 && ((u64)v.data & (is_wide ? 15 : 7)) == 0;
+/* Where a head of a sequence has its part of a tensor, NULL if there is none. */
+struct source {
+    const char *at;
+    bool is_whole; /* four elements of a row can be read at once */
+};
+DEVICE source source_of(const rec_problem &p, int role, rec_size batch, rec_size h, rec_size heads) {
+    const rec_view &v = p.view[role];
+    const int bytes = v.dtype == F32 ? 4 : 2;
+    if (!v.present) return {NULL, false};
+    const char *at = (const char *)v.data + rec_at(&v, batch, 0, rec_head(&p, h, heads)) * bytes;
+    return {at, ((v.stride[1] | p.key_size) & 3) == 0 && ((u64)at & (4 * bytes - 1)) == 0};
+}
+/* From the first token of the batch entry to token t, or from one to the next of so many. */
+DEVICE rec_size bytes_to(const rec_problem &p, int role, rec_size t) {
+    return p.view[role].present ? t * p.view[role].stride[1] * (p.view[role].dtype == F32 ? 4 : 2) : 0;
+}
+DEVICE int type_of(const rec_problem &p, int role) {
+    return ROW_TYPE && role <= REC_B ? ROW_TYPE : p.view[role].dtype;
+}
+
+/* Bits of a row of `size` elements; 0 behind it. */
+DEVICE void load_bits(const source &from, int type, int size, row_bits &to) {
 #pragma unroll
     for (int n = 0; n < FOURS; n++) {
         const int i = element_of_lane(n);
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (!is_whole) {
-            if (i < size) x = load_few(v.dtype, v.data, at + i, size - i);
-        } else if (is_wide) {
-            if (i < size) x = *(const uint4 *)((const float *)v.data + at + i);
+        if (!from.is_whole) {
+            if (i < size) x = load_few(type, from.at, i, size - i);
+        } else if (type == F32) {
+            if (i < size) x = *(const uint4 *)(from.at + 4 * i);
         } else if (i < size) {
-            const uint2 half = *(const uint2 *)((const u16 *)v.data + at + i);
+            const uint2 half = *(const uint2 *)(from.at + 2 * i);
             x.x = half.x, x.y = half.y;
         }
         to.at[n][0] = x.x, to.at[n][1] = x.y, to.at[n][2] = x.z, to.at[n][3] = x.w;
     }
+}
+
+DEVICE u32 load_number(const source &from, int type) {
+    return !from.at ? 0 : type == F32 ? *(const u32 *)from.at : *(const u16 *)from.at;
+}
+DEVICE float widen_number(int type, u32 bits) {
+    return type == F32    ? __int_as_float(bits)
+           : type == BF16 ? value_of<BF16>((u16)bits)
+                          : value_of<F16>((u16)bits);
 }
 
 /* A lane's elements. */
@@ -160,32 +196,43 @@ DEVICE void put_values(const row_values &from, float *row) {
     }
 }
 
-/* A token of a head, and bits of its rows. */
-struct token_at {
-    rec_size batch, t, h;
+/*
+ * Where a token of a head of a sequence is, and what all of them have in common; `g` is the first that there is of two
+ * tensors of gates.
+ */
+struct token_sources {
+    source q, k, g, more, a, b, head, beta;
+    head_constants gate;
+    row_values bias, bonus; /* loaded with the rows */
+    rec_size h;
+    float scale;
 };
+
+/* Bits of a token. */
 struct token_bits {
-    row_bits q, k, g, a, b; /* g: of the first that there is of two tensors of gates */
+    row_bits q, k, g, a, b;
+    u32 head, beta;
 };
-DEVICE void load_row(const rec_problem &p, const token_at &at, int role, rec_size heads, row_bits &to) {
-    const rec_view &v = p.view[role];
-    load_bits(v, rec_at(&v, at.batch, at.t, rec_head(&p, at.h, heads)), (int)p.key_size, to);
+DEVICE void load_row(const rec_problem &p, int role, const source &from, row_bits &to) {
+    load_bits(from, type_of(p, role), (int)p.key_size, to);
 }
 
 /* Rows that registers hold all of are loaded ahead, others when they are looked at. */
-#define IS_AHEAD (FOURS <= 2)
-DEVICE void load_rows(const rec_problem &p, const token_at &at, token_bits &to) {
+#define IS_AHEAD   (FOURS <= 2)
+#define FIRST_GATE (p.g_is_wide ? REC_G : REC_GK)
+DEVICE void load_token_bits(const rec_problem &p, const token_sources &from, token_bits &to) {
+    to.head = load_number(from.head, p.view[REC_G].dtype);
+    to.beta = load_number(from.beta, p.view[REC_BETA].dtype);
     if (!IS_AHEAD) return;
-    load_row(p, at, REC_QUERY, p.query_heads, to.q);
-    load_row(p, at, REC_KEY, p.key_heads, to.k);
-    if (KEY_DECAY) load_row(p, at, p.g_is_wide ? REC_G : REC_GK, p.heads, to.g);
-    if (UPDATE == REC_RANK_ONE) load_row(p, at, REC_A, p.heads, to.a), load_row(p, at, REC_B, p.heads, to.b);
+    load_row(p, REC_QUERY, from.q, to.q);
+    load_row(p, REC_KEY, from.k, to.k);
+    if (KEY_DECAY) load_row(p, FIRST_GATE, from.g, to.g);
+    if (UPDATE == REC_RANK_ONE) load_row(p, REC_A, from.a, to.a), load_row(p, REC_B, from.b, to.b);
 }
-DEVICE void widen_row(const rec_problem &p, const token_at &at, int role, rec_size heads, const row_bits &from,
-                      row_values &to) {
+DEVICE void widen_row(const rec_problem &p, int role, const source &source, const row_bits &from, row_values &to) {
     row_bits bits = from;
-    if (!IS_AHEAD) load_row(p, at, role, heads, bits);
-    widen_row(p.view[role].dtype, bits, to);
+    if (!IS_AHEAD) load_row(p, role, source, bits);
+    widen_row(type_of(p, role), bits, to);
 }
 
 /* Multiplies a row so that it is normalised, if it is to be; by what. */
@@ -208,11 +255,11 @@ DEVICE float along(const row_values &x, const row_values &y) {
 }
 
 /* What is written and read besides; what the query says of the former, of gradients. */
-DEVICE float put_rank_one(const rec_problem &p, const token_at &at, const token_bits &bits, const row_values &q,
+DEVICE float put_rank_one(const rec_problem &p, const token_sources &from, const token_bits &bits, const row_values &q,
                           token &to) {
     row_values a, b;
-    widen_row(p, at, REC_A, p.heads, bits.a, a);
-    widen_row(p, at, REC_B, p.heads, bits.b, b);
+    widen_row(p, REC_A, from.a, bits.a, a);
+    widen_row(p, REC_B, from.b, bits.b, b);
 #pragma unroll
     for (int n = 0; n < 4 * FOURS && p.multiply; n++) a.at[n] *= b.at[n], b.at[n] = -b.at[n];
     put_values(a, to.a);
@@ -221,7 +268,8 @@ DEVICE float put_rank_one(const rec_problem &p, const token_at &at, const token_
 }
 
 /* A number for each channel of a head, which is the same for all tokens; 0 behind the last. */
-DEVICE void load_channels(const rec_problem &p, const rec_view &v, rec_size h, row_values &to) {
+DEVICE void load_channels(const rec_problem &p, int role, rec_size h, row_values &to) {
+    const rec_view &v = p.view[role];
 #pragma unroll
     for (int n = 0; n < 4 * FOURS; n++) {
         const int i = element_of_lane(n / 4) + n % 4;
@@ -229,32 +277,59 @@ DEVICE void load_channels(const rec_problem &p, const rec_view &v, rec_size h, r
     }
 }
 
-/* Gates of raw ones. */
-DEVICE void end_raw_gates(const rec_problem &p, rec_size h, row_values &x) {
-    const rec_view &rate = p.view[REC_A_LOG];
-    const float by = -expf(load(rate, h * rate.stride[2]));
-    row_values bias;
-    load_channels(p, p.view[REC_DT_BIAS], h, bias);
-#pragma unroll
-    for (int n = 0; n < 4 * FOURS; n++) x.at[n] = by * softplus(x.at[n] + bias.at[n]);
+/* Of the first token of the batch entry. */
+DEVICE token_sources sources_of(const rec_problem &p, const rec_sequence &q, rec_size h) {
+    const rec_size b = q.batch;
+    const source none = {NULL, false};
+    token_sources from;
+    from.q = source_of(p, REC_QUERY, b, h, p.query_heads);
+    from.k = source_of(p, REC_KEY, b, h, p.key_heads);
+    from.g = source_of(p, FIRST_GATE, b, h, p.heads);
+    from.more = p.g_is_wide ? source_of(p, REC_GK, b, h, p.heads) : none;
+    from.a = source_of(p, REC_A, b, h, p.heads);
+    from.b = source_of(p, REC_B, b, h, p.heads);
+    from.head = p.g_is_wide ? none : source_of(p, REC_G, b, h, p.heads);
+    from.beta = source_of(p, REC_BETA, b, h, p.heads);
+    from.gate = head_constants_of(p, q, h);
+    from.h = h;
+    from.scale = BACK ? 1 : (float)p.scale; /* of the query */
+    if (IS_AHEAD && KEY_DECAY && p.g_is_wide) load_channels(p, REC_DT_BIAS, h, from.bias);
+    if (IS_AHEAD && BEFORE) load_channels(p, REC_BONUS, h, from.bonus);
+    return from;
+}
+
+/* Goes on by what bytes(role) says. */
+template <typename function> DEVICE void advance(const rec_problem &p, token_sources &from, function bytes) {
+    const auto move = [](source &s, rec_size by) { s.at += s.at ? by : 0; };
+    from.q.at += bytes(REC_QUERY);
+    from.k.at += bytes(REC_KEY);
+    if (KEY_DECAY) move(from.g, bytes(FIRST_GATE)), move(from.more, bytes(REC_GK));
+    if (UPDATE == REC_RANK_ONE) from.a.at += bytes(REC_A), from.b.at += bytes(REC_B);
+    move(from.head, bytes(REC_G));
+    move(from.beta, bytes(REC_BETA));
 }
 
 /* Decays of key channels, of which `head` is what the head has. */
-DEVICE void put_decays(const rec_problem &p, const token_at &at, const token_bits &bits, float head, token &to) {
+DEVICE void put_decays(const rec_problem &p, const token_sources &from, const token_bits &bits, float head, token &to) {
     row_values gate, other;
     const float own = KEY_DECAY ? head : exp_of(head);
 #pragma unroll
     for (int n = 0; n < 4 * FOURS; n++) gate.at[n] = own;
-    if (KEY_DECAY && p.g_is_wide) {
-        widen_row(p, at, REC_G, p.heads, bits.g, other);
-        if (p.view[REC_A_LOG].present) end_raw_gates(p, at.h, other);
+    if (KEY_DECAY && from.g.at) {
+        widen_row(p, FIRST_GATE, from.g, bits.g, other);
+        if (p.g_is_wide && p.view[REC_A_LOG].present) {
+            row_values bias = from.bias;
+            if (!IS_AHEAD) load_channels(p, REC_DT_BIAS, from.h, bias);
+#pragma unroll
+            for (int n = 0; n < 4 * FOURS; n++) other.at[n] = from.gate.rate * softplus(other.at[n] + bias.at[n]);
+        }
 #pragma unroll
         for (int n = 0; n < 4 * FOURS; n++) gate.at[n] += other.at[n];
     }
-    if (KEY_DECAY && p.view[REC_GK].present) {
-        row_bits more = bits.g;
-        if (p.g_is_wide) load_row(p, at, REC_GK, p.heads, more);
-        widen_row(p, at, REC_GK, p.heads, more, other);
+    if (KEY_DECAY && from.more.at) {
+        row_bits more;
+        load_row(p, REC_GK, from.more, more);
+        widen_row(p.view[REC_GK].dtype, more, other);
 #pragma unroll
         for (int n = 0; n < 4 * FOURS; n++) gate.at[n] += other.at[n];
     }
@@ -263,86 +338,111 @@ DEVICE void put_decays(const rec_problem &p, const token_at &at, const token_bit
     put_values(gate, to.d);
 }
 
-/* By a warp: a token that counts, of which two numbers are given. The query is times the scale unless BACK. */
-DEVICE void put_token(const rec_problem &p, const token_at &at, const token_bits &bits, float head, float beta,
-                      token &to) {
-    const rec_view &skip = p.view[REC_SKIP];
-    const int lane = threadIdx.x % 32;
-    const float scale = BACK ? 1 : (float)p.scale;
+/* By a warp: a token that counts. The query is times the scale unless BACK. */
+DEVICE void put_token(const rec_problem &p, const token_sources &from, const token_bits &bits, token &to) {
+    const float raw = widen_number(p.view[REC_G].dtype, bits.head), head = head_gate(p, from.gate, raw);
     row_values q, k;
-    widen_row(p, at, REC_QUERY, p.query_heads, bits.q, q);
-    widen_row(p, at, REC_KEY, p.key_heads, bits.k, k);
+    widen_row(p, REC_QUERY, from.q, bits.q, q);
+    widen_row(p, REC_KEY, from.k, bits.k, k);
     const float q_norm = normalise(p, q), k_norm = normalise(p, k);
     put_values(k, to.k);
-    put_decays(p, at, bits, head, to);
+    put_decays(p, from, bits, head, to);
 #pragma unroll
-    for (int n = 0; n < 4 * FOURS; n++) q.at[n] *= scale;
+    for (int n = 0; n < 4 * FOURS; n++) q.at[n] *= from.scale;
     put_values(q, to.y);
-    const float qa = UPDATE == REC_RANK_ONE ? put_rank_one(p, at, bits, q, to) : 0;
+    const float qa = UPDATE == REC_RANK_ONE ? put_rank_one(p, from, bits, q, to) : 0;
     const float qk = BACK && !BEFORE ? along(q, k) : 0;
-    float own = skip.present ? load(skip, at.h * skip.stride[2]) : 0;
+    float own = from.gate.skip;
     if (BEFORE) {
-        row_values bonus;
-        load_channels(p, p.view[REC_BONUS], at.h, bonus);
+        row_values bonus = from.bonus;
+        if (!IS_AHEAD) load_channels(p, REC_BONUS, from.h, bonus);
 #pragma unroll
         for (int n = 0; n < 4 * FOURS; n++) k.at[n] *= bonus.at[n];
         own += along(q, k);
     }
-    if (lane == 0) to.qk = qk, to.qa = qa, to.own = own, to.beta = beta, to.q_norm = q_norm, to.k_norm = k_norm;
+    if (threadIdx.x % 32 != 0) return;
+    to.beta = p.by_step      ? step_size(p, raw + from.gate.bias)
+              : from.beta.at ? beta_of(p, widen_number(p.view[REC_BETA].dtype, bits.beta))
+                             : 1;
+    to.qk = qk, to.qa = qa, to.own = own, to.q_norm = q_norm, to.k_norm = k_norm;
 }
 
 /* By a warp: the token of step n, or that it counts for nothing. */
-DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size n, rec_size h, token &to) {
+DEVICE void load_token(const rec_problem &p, const token_sources &from, const rec_sequence &s, rec_size n, token &to) {
     const rec_turn turn = rec_turn_of(&p, &s, n);
-    const token_at at = {s.batch, rec_token(&p, &s, n), h};
-    const int lane = threadIdx.x % 32;
+    const rec_size t = rec_token(&p, &s, n);
     token_bits bits;
-    if (lane == 0) to.t = (int)at.t, to.counts = turn.counts, to.resets = turn.resets;
+    if (threadIdx.x % 32 == 0) to.t = (int)t, to.counts = turn.counts, to.resets = turn.resets;
     if (!turn.counts) return;
-    load_rows(p, at, bits);
-    const float head = head_gate(p, s, at.t, h), beta = load_beta(p, s, at.t, h);
-    put_token(p, at, bits, head, beta, to);
+    token_sources here = from;
+    advance(p, here, [&](int role) { return bytes_to(p, role, t); });
+    load_token_bits(p, here, bits);
+    put_token(p, here, bits, to);
 }
 
 /* ---- The recurrence --------------------------------------------------------------------------------- */
 
-/* Sums over a thread's rows of a row in shared memory times its column; of fours, so that sums need not wait. */
-DEVICE float along_rows(const float *row, const float (&s)[ROWS]) {
-    float sum[4] = {0, 0, 0, 0};
+/* Sums over a thread's rows of a row in shared memory times its columns; of a few, so that sums need not wait. */
+#define CHAINS (ROWS <= 8 ? 2 : 4)
+template <int N> DEVICE void along_rows(const float *row, const float (&s)[N][ROWS], float (&to)[N]) {
+    float sum[N][4] = {};
 #pragma unroll
     for (int r = 0; r < ROWS; r += 4) {
         const float4 by = *(const float4 *)(row + row_of(r));
-        sum[0] += by.x * s[r], sum[1] += by.y * s[r + 1], sum[2] += by.z * s[r + 2], sum[3] += by.w * s[r + 3];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            sum[n][0] += by.x * s[n][r], sum[n][1] += by.y * s[n][r + 1];
+            sum[n][2 % CHAINS] += by.z * s[n][r + 2], sum[n][3 % CHAINS] += by.w * s[n][r + 3];
+        }
     }
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        to[n] = CHAINS == 2 ? sum[n][0] + sum[n][1] : (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
 }
-/* And over the column's threads. */
+/* And over a column's threads. */
+template <int N> DEVICE void along(const float *row, const float (&s)[N][ROWS], float (&to)[N]) {
+    along_rows(row, s, to);
+#pragma unroll
+    for (int n = 0; n < N; n++) to[n] = sum_of_lanes(to[n], PARTS);
+}
 DEVICE float along(const float *row, const float (&s)[ROWS]) {
-    return sum_of_lanes(along_rows(row, s), PARTS);
+    float sum[1];
+    along(row, reinterpret_cast<const float(&)[1][ROWS]>(s), sum);
+    return sum[0];
 }
 
 /* s += x times a row. */
-DEVICE void add_row(const float *row, float x, float (&s)[ROWS]) {
+template <int N> DEVICE void add_row(const float *row, const float (&x)[N], float (&s)[N][ROWS]) {
 #pragma unroll
     for (int r = 0; r < ROWS; r += 4) {
         const float4 by = *(const float4 *)(row + row_of(r));
-        s[r] += by.x * x, s[r + 1] += by.y * x, s[r + 2] += by.z * x, s[r + 3] += by.w * x;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            s[n][r] += by.x * x[n], s[n][r + 1] += by.y * x[n], s[n][r + 2] += by.z * x[n], s[n][r + 3] += by.w * x[n];
     }
 }
 
 /*
- * The column after a token. u and x are what k and a were multiplied by; of delta rules x is v less what the state says
- * of the key, of sums v.
+ * Columns after a token. u and x are what k and a were multiplied by; of delta rules x is v less what the state says of
+ * the key, of sums v.
  */
-DEVICE void pass(const token &t, float v, float dv, float (&s)[ROWS], float &u, float &x) {
-    x = UPDATE == REC_RANK_ONE ? along(t.x, s) : v;
+template <int N>
+DEVICE void pass(const token &t, const float (&v)[N], const float (&dv)[N], float (&s)[N][ROWS], float (&u)[N],
+                 float (&x)[N]) {
+    if (UPDATE == REC_RANK_ONE) along(t.x, s, x);
 #pragma unroll
     for (int r = 0; r < ROWS; r += 4) {
         const float4 d = *(const float4 *)(t.d + row_of(r));
-        s[r] *= d.x * dv, s[r + 1] *= d.y * dv, s[r + 2] *= d.z * dv, s[r + 3] *= d.w * dv;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            s[n][r] *= d.x * dv[n], s[n][r + 1] *= d.y * dv[n], s[n][r + 2] *= d.z * dv[n], s[n][r + 3] *= d.w * dv[n];
     }
-    if (UPDATE == REC_DELTA) x -= along(t.k, s);
-    u = UPDATE == REC_RANK_ONE ? v : t.beta * x;
+    if (UPDATE == REC_DELTA) along(t.k, s, x);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        if (UPDATE != REC_RANK_ONE) x[n] = UPDATE == REC_DELTA ? v[n] - x[n] : v[n];
+        u[n] = UPDATE == REC_RANK_ONE ? v[n] : t.beta * x[n];
+    }
     add_row(t.k, u, s);
     if (UPDATE == REC_RANK_ONE) add_row(t.a, x, s);
 }
