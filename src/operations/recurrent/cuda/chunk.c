@@ -20,14 +20,14 @@ static int64_t inverse_bytes(const rec_problem *p, const rec_layout *l) {
     return rec_chunks(p) * p->heads * walk_of(p).inverses * rec_block_bytes(l->wide);
 }
 static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
-    return rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
+    return l->makes ? 0 : rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
 }
 static int64_t operand_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_operands(p, walk_of(p).lefts) * REC_CHUNK * p->key_size *
            2;
 }
-static int64_t factor_bytes(const rec_problem *p) {
-    return rec_chunks(p) * p->heads * rec_factor_floats(p) * (int64_t)sizeof(float);
+static int64_t factor_bytes(const rec_problem *p, const rec_layout *l) {
+    return rec_chunks(p) * p->heads * rec_walk_factor_floats(p, l) * (int64_t)sizeof(float);
 }
 
 static bool applicable(const void *problem) {
@@ -48,7 +48,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     const rec_problem *p = problem;
     const rec_walk walk = walk_of(p);
     rec_layout l;
-    ejki_cuda_constants first = rec_chunk_constants(p, walk.terms), scan;
+    ejki_cuda_constants first = rec_chunk_constants(p, walk.terms), factors = {.count = 0}, scan;
     ejki_cuda_kernels kernels = {.count = 0};
     (void)parameters;
     (void)threads;
@@ -58,15 +58,20 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     if (p->key_decay) ejki_cuda_add(&first, "BEFORE", p->read == REC_BEFORE);
     if (p->key_decay) ejki_cuda_add(&first, "LEFTS", walk.lefts);
     scan = rec_walk_constants(p, &l, walk.terms);
-    if (p->key_decay)
+    ejki_cuda_add(&factors, "ELEMENT", EJK_DTYPE_BF16);
+    ejki_cuda_add(&factors, "KEY_SIZE", p->key_size);
+    if (l.makes)
+        ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_factors.cu", "factors",
+                       &factors);
+    else if (p->key_decay)
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
                        "prepare_key", &first);
     else
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
                        &first);
     rec_want_walk(&kernels, SCAN, &walk, &l, scan);
-    launch->workspace_bytes =
-        (size_t)(inverse_bytes(p, &l) + score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p));
+    launch->workspace_bytes = (size_t)(inverse_bytes(p, &l) + score_bytes(p, &l) +
+                                       operand_bytes(p) + factor_bytes(p, &l));
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -87,7 +92,7 @@ static ejk_status run(const ejk_run *run) {
     const ejki_cuda_work first = {.slot = PREPARE,
                                   .threads = REC_CHUNK_THREADS,
                                   .blocks = rec_chunks(p) * p->heads,
-                                  .shared_bytes = rec_prepare_bytes(p)};
+                                  .shared_bytes = l.makes ? 0 : rec_prepare_bytes(p)};
     EJKI_TRY(ejki_cuda_begin(run, &first, &a));
     return rec_begin_walk(run, SCAN, &walk, &l, &a);
 }

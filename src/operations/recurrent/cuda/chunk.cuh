@@ -10,8 +10,9 @@
  *
  * of delta rules; of sums u = v. chunk_prepare.cu makes T, P and factors of rows for all chunks at once, and where
  * decays are those of key channels, so that e^G is a factor of elements, chunk_prepare_key.cu makes T, P and the
- * operands with their decays; of rank-one updates chunk_prepare_rank.cu makes P and operands that T is in.
- * chunk_scan.cu walks over chunks. No factor is the inverse of a decay.
+ * operands with their decays; of rank-one updates chunk_prepare_rank.cu makes P and operands that T is in. On sm_90
+ * walks of sums with decays of heads make P themselves, of what chunk_factors.cu makes. chunk_scan.cu walks over
+ * chunks. No factor is the inverse of a decay.
  *
  * Gradients: chunk_scan.cu keeps states and u; chunk_back.cu walks backwards with dS, the cotangent of the state,
  *
@@ -38,8 +39,21 @@
 /* Or, for wgmma, squares: rows of 128 bytes under the swizzle of as many. */
 #define REC_SQUARE_BYTES (REC_CHUNK * 128)
 
-/* Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; that of the state; S'k's times beta. */
-enum rec_factors { REC_SEEN, REC_ASKED, REC_LEFT, REC_PASSED, REC_UNSEEN, REC_FACTOR_ROWS };
+/*
+ * Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; that of the state; S'k's times beta. Where
+ * the walk makes P itself, also what decays between rows are made of (two floats a row), and of keys.
+ */
+enum rec_factors {
+    REC_SEEN,
+    REC_ASKED,
+    REC_LEFT,
+    REC_PASSED,
+    REC_UNSEEN,
+    REC_FACTOR_ROWS,
+    REC_PAIRS = REC_FACTOR_ROWS,
+    REC_OF_KEYS = REC_PAIRS + 2,
+    REC_MORE_ROWS
+};
 
 typedef struct rec_chunked {
     rec_problem p;
@@ -56,6 +70,7 @@ typedef struct rec_chunked {
      * operands of 16 x 16, [Dv / 16][REC_CHUNK / 16], of 16 bytes a lane.
      */
     float *states, *cotangents, *solved, *backs, *sums;
+    float *bonuses; /* gradient of the bonus, of each chunk: [chunks][H][Dk] */
     rec_size width; /* of a row */
 } rec_chunked;
 
@@ -66,6 +81,11 @@ REC rec_size rec_first_chunk(const rec_problem *p, rec_size n, rec_size begin) {
 REC rec_size rec_chunks(const rec_problem *p) {
     if (!p->packed) return p->sequences * ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
     return p->sequences > 0 ? p->tokens / REC_CHUNK + p->sequences : 0;
+}
+
+/* Chunks of a sequence. */
+REC rec_size rec_chunks_of(const rec_sequence *s) {
+    return (s->end - s->begin + REC_CHUNK - 1) / REC_CHUNK;
 }
 
 /* The last sequence that begins at or before a chunk. */

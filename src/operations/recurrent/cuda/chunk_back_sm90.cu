@@ -92,10 +92,8 @@ extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) back_sm90(const __gr
     w.value = rows_in(p, p.view[REC_D_OUT], w.q, w.h, w.j);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;
     const bool has_values = p.view[REC_D_OUT].present;
-    if (has_copied(w, chunks, memory, [&](int n, u32 stage) {
-            copy_stage(a, w, chunks - 1 - n, stage, true, has_values, 2, 1);
-        }))
-        return;
+    const auto copy = [&](int n, u32 stage) { copy_stage(a, w, chunks - 1 - n, stage, true, has_values, 2, 1); };
+    if (has_copied<false>(w, chunks, memory, copy, [](int, char *) {})) return;
     float d[KEY_SIZE / 2];
     load_state(w, p.view[REC_D_FINAL], (float(&)[ROWS][4])d);
     pass_chunks(chunks, memory, [&](int n, char *stage) {

@@ -65,6 +65,20 @@ DEVICE void end_gates(chunk_gates &s) {
     s.before[row] = decay(s, row, -1);
 }
 
+/* Factors of rows to memory, by 128 threads. */
+DEVICE void put_factors(const chunk_gates &s, float *to) {
+    const int row = threadIdx.x % REC_CHUNK;
+    if (threadIdx.x < REC_CHUNK) {
+        const float there = s.before[row];
+        to[REC_SEEN * REC_CHUNK + row] = there * s.k_factor[row];
+        to[REC_ASKED * REC_CHUNK + row] = there * s.q_factor[row];
+        to[REC_UNSEEN * REC_CHUNK + row] = there * s.k_factor[row] * s.beta[row];
+    } else {
+        to[REC_LEFT * REC_CHUNK + row] = s.behind[row] * s.k_factor[row];
+        to[REC_PASSED * REC_CHUNK + row] = s.before[REC_CHUNK - 1];
+    }
+}
+
 /* The decay between two rows, given their pairs: as products of TERMS pieces need it. */
 DEVICE float decay_between(const chunk_gates &s, int to, int from, float2 own, float2 other) {
     return TERMS > 1 ? decay(s, to, from) : power_of_2((own.x - other.x) + (own.y - other.y));

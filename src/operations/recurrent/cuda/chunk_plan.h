@@ -21,11 +21,11 @@ typedef struct rec_walk {
 /*
  * How a walk is laid out: warps that share 16 columns, all of a block, chunks in shared memory at once. A wide one is
  * by wgmma (chunk_wide.cuh), for which T and P are squares, and may have blocks that take turns at outputs, or at what
- * is kept.
+ * is kept; or it makes P.
  */
 typedef struct rec_layout {
     int64_t parts, warps, columns, stages, turns;
-    bool wide;
+    bool wide, makes;
 } rec_layout;
 
 static inline rec_layout rec_layout_with(const rec_problem *p, int64_t parts) {
@@ -57,6 +57,9 @@ static inline int64_t rec_prepare_bytes(const rec_problem *p) {
 static inline int64_t rec_factor_floats(const rec_problem *p) {
     return rec_operands(p, 1) > 0 ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;
 }
+static inline int64_t rec_walk_factor_floats(const rec_problem *p, const rec_layout *l) {
+    return l->makes ? REC_MORE_ROWS * REC_CHUNK : rec_factor_floats(p);
+}
 /* Of T or P. */
 static inline int64_t rec_block_bytes(bool wide) {
     return wide ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES;
@@ -66,7 +69,7 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
     const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
     const int64_t blocks = (walk->scores + walk->inverses) * rec_block_bytes(l->wide);
     const int64_t stage = ejki_max(rec_operands(p, walk->lefts), 2) * rec_tile_bytes(p->key_size) +
-                          rec_tile_bytes(l->columns) + blocks + 4 * rec_factor_floats(p);
+                          rec_tile_bytes(l->columns) + blocks + 4 * rec_walk_factor_floats(p, l);
     return l->stages * ejki_round_up(stage, l->wide ? 1024 : 16) + sums;
 }
 
@@ -77,6 +80,7 @@ static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
 static inline rec_layout rec_layout_wide(const rec_problem *p, const rec_walk *walk,
                                          const ejk_gpu_info *gpu) {
     rec_layout l = {.parts = 1, .warps = 4, .columns = 64, .stages = 3, .turns = 1, .wide = true};
+    l.makes = walk->asks && p->update == REC_ADD && !p->key_decay && !p->normalise;
     /* What one block has written another may not have read yet, where a state is the first and the last. */
     const rec_view *first = &p->view[walk->asks ? REC_INITIAL : REC_D_FINAL];
     const rec_view *last = &p->view[walk->asks ? REC_FINAL : REC_D(REC_INITIAL)];
@@ -156,6 +160,7 @@ static inline void rec_want_walk(ejki_cuda_kernels *kernels, int32_t slot, const
     ejki_cuda_add(&constants, "REST", REC_REST);
     ejki_cuda_add(&constants, "LEFTS", walk->lefts);
     ejki_cuda_add(&constants, "KEEP", !walk->asks);
+    if (l->wide) ejki_cuda_add(&constants, "MAKES", l->makes);
     if (l->wide)
         ejki_cuda_want(kernels, slot, "operations/recurrent/cuda/chunk_scan_sm90.cu", "scan_sm90",
                        &constants);

@@ -76,21 +76,6 @@ DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *
                                  pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3])));
 }
 
-/* ---- Factors ---------------------------------------------------------------------------------------- */
-
-DEVICE void put_factors(const chunk_gates &s, float *to) {
-    const int row = threadIdx.x % REC_CHUNK;
-    if (threadIdx.x < REC_CHUNK) {
-        const float there = s.before[row];
-        to[REC_SEEN * REC_CHUNK + row] = there * s.k_factor[row];
-        to[REC_ASKED * REC_CHUNK + row] = there * s.q_factor[row];
-        to[REC_UNSEEN * REC_CHUNK + row] = there * s.k_factor[row] * s.beta[row];
-    } else {
-        to[REC_LEFT * REC_CHUNK + row] = s.behind[row] * s.k_factor[row];
-        to[REC_PASSED * REC_CHUNK + row] = s.before[REC_CHUNK - 1];
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;

@@ -7,7 +7,7 @@
  * same columns of the state, and make outputs of chunks in turn, or keep what is kept of them.
  *
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, LEFTS (1, of sums 3), STAGES (2, 3),
- * TURNS (1, 2), REST, KEEP.
+ * TURNS (1, 2), REST, KEEP, MAKES (P, of sums with decays of heads).
  */
 #define SCORES   (KEEP ? 0 : 1)
 #define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
@@ -126,10 +126,16 @@ extern "C" __global__ void __launch_bounds__(ALL, RESIDENT) scan_sm90(const __gr
     const int turn = blockIdx.x % TURNS;
     work w = outputs_of(p, tiles, blockIdx.x / TURNS);
     const int chunks = (w.steps + REC_CHUNK - 1) / REC_CHUNK;
-    if (has_copied(w, chunks, memory, [&](int n, u32 stage) {
-            copy_stage(a, w, n, stage, !KEEP && n % TURNS == turn, true, KEEP ? 2 : 1, 0);
-        }))
-        return;
+    const rec_view &skip = p.view[REC_SKIP];
+    const float own = MAKES && skip.present ? load(skip, w.h * skip.stride[2]) : 0;
+    const auto copy = [&](int n, u32 stage) {
+        copy_stage(a, w, n, stage, !KEEP && n % TURNS == turn, true, KEEP ? 2 : 1, 0);
+    };
+    const auto make = [&](int n, char *stage) {
+        if (n % TURNS == turn)
+            make_scores(shared_address(stage), (const float *)(stage + FACTOR), (float)p.scale, own);
+    };
+    if (has_copied<MAKES>(w, chunks, memory, copy, make)) return;
     float s[KEY_SIZE / 2];
     load_state(w, p.view[REC_INITIAL], (float(&)[ROWS][4])s);
     pass_chunks(chunks, memory, [&](int n, char *stage) {

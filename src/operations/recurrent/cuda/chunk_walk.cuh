@@ -4,8 +4,8 @@
  * cotangent, lies in registers as tiles of 8 of its rows; what warps of a block share is in stages of shared memory.
  *
  * Constants: ELEMENT, KEY_SIZE, PARTS, WARPS, UPDATE, KEY_DECAY, TERMS, STAGES; LEFTS, pieces of what is added to the
- * state, if others than TERMS; and SCORES, pieces of P in a stage, INVERSES, those of T, and whether they are squares
- * (SQUARE), before this is included.
+ * state, if others than TERMS; MAKES, whether P is made by the walk; and SCORES, pieces of P in a stage, INVERSES,
+ * those of T, and whether they are squares (SQUARE), before this is included.
  */
 #ifndef EJKI_RECURRENT_CHUNK_WALK_CUH
 #define EJKI_RECURRENT_CHUNK_WALK_CUH
@@ -15,6 +15,9 @@
 
 #ifndef LEFTS
 #define LEFTS TERMS
+#endif
+#ifndef MAKES
+#define MAKES 0
 #endif
 #ifndef COLUMNS
 #define COLUMNS (16 * (WARPS / PARTS))
@@ -33,7 +36,7 @@
 #define OF_U     (IN_TILES > 1 ? 1 : LEFTS)
 #define TILES   (!KEY_DECAY ? 2 : UPDATE == REC_RANK_ONE || IN_TILES > 1 ? 4 : 3)
 #define BLOCKS  (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
-#define FACTORS (4 * (KEY_DECAY ? KEY_SIZE + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK))
+#define FACTORS (4 * (KEY_DECAY ? KEY_SIZE + REC_CHUNK : (MAKES ? REC_MORE_ROWS : REC_FACTOR_ROWS) * REC_CHUNK))
 #define LEFT    (KEY_DECAY ? 2 * TILE : 0)
 #define WRITTEN (3 * TILE)
 #define LEFT_PIECE(n) (LEFT + (n == 2 ? -2 : n) * TILE)

@@ -47,7 +47,7 @@ DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage
         if (asks) copy_panels(stage + TILE, w.query, first, w.steps, KEY_SIZE);
     }
     if (has_values) copy_panels(stage + VALUE, w.value, first, w.steps, COLUMNS);
-    if (asks) copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
+    if (asks && !MAKES) copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
     if (UPDATE == REC_DELTA) copy_bytes(stage + INVERSE, a.inverses + (place * kept + which) * BLOCKS, BLOCKS);
     copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
 }
@@ -71,6 +71,51 @@ DEVICE void begin_read(const u32 (&state)[KEY_SIZE / 4], u32 tile, float (&sum)[
     for (int n = 0; n < KEY_SIZE / 16; n++)
         wgmma<64>::rs<0>(sum, state + 4 * n, advance_descriptor(right, n / 4 * PANEL + n % 4 * 32), n != 0);
     wgmma_commit();
+}
+
+/*
+ * P of a chunk to its stage, by those that have copied its rows, of which a warp has 16: Q K' with decays between rows,
+ * and `skip` on the diagonal.
+ */
+DEVICE void make_scores(u32 stage, const float *factors, float scale, float skip) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    const u64 keys = smem_descriptor(stage, 16), queries = smem_descriptor(stage + TILE, 16);
+    const float2 *pairs = (const float2 *)(factors + REC_PAIRS * REC_CHUNK);
+    float qk[32];
+    clear(qk);
+    hold(qk);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < KEY_SIZE / 16; n++)
+        wgmma<64>::ss<0, 0>(qk, advance_descriptor(queries, n / 4 * PANEL + n % 4 * 32),
+                            advance_descriptor(keys, n / 4 * PANEL + n % 4 * 32), n != 0);
+    wgmma_commit();
+    const float2 own[] = {pairs[row], pairs[row + 8]};
+    wgmma_wait<0>();
+    hold(qk);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const int column = 8 * n + lane % 4 * 2;
+        const float4 others = *(const float4 *)(pairs + column);
+        const float2 by_key = *(const float2 *)(factors + REC_OF_KEYS * REC_CHUNK + column);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int to = row + i / 2 * 8, from = column + i % 2;
+            const float2 other = i % 2 ? make_float2(others.z, others.w) : make_float2(others.x, others.y);
+            const float2 mine = own[i / 2];
+            const float by = power_of_2((mine.x - other.x) + (mine.y - other.y)) * (i % 2 ? by_key.y : by_key.x);
+            float &x = qk[4 * n + i];
+            x = from <= to ? x * (by * scale) : 0;
+            if (from == to) x += skip;
+        }
+    }
+    const int half = lane / 8 % 2, at = threadIdx.x / 32 * 16 + 8 * half + lane % 8;
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+        stmatrix_x4(piece_at<64>(stage + SCORE, at, n + lane / 16), pack(qk[4 * n], qk[4 * n + 1]),
+                    pack(qk[4 * n + 2], qk[4 * n + 3]), pack(qk[4 * n + 4], qk[4 * n + 5]),
+                    pack(qk[4 * n + 6], qk[4 * n + 7]));
+    fence_proxy_async();
 }
 
 /* Begins sum = x times T or P, or adds it. */
@@ -118,32 +163,44 @@ DEVICE void begin_pieces(const u32 (&u)[OF_U][16], u32 stage, float (&s)[KEY_SIZ
 #define RESIDENT (GROUPS == 1 && TURNS == 1 && (UPDATE == REC_ADD || KEY_SIZE == 64) ? 2 : 1)
 #define ALL      (32 * WARPS + 128 * GROUPS) /* threads of a block */
 #define SHARES   (GROUPS > 1 || RESIDENT > 1)
-#define COPYING  56 /* registers of a thread */
-#define WORKING  (RESIDENT == 2 ? 200 : 224)
+#define COPYING  (MAKES ? 88 : 56) /* registers of a thread */
+#define WORKING  (RESIDENT == 2 ? 256 - COPYING : MAKES ? 208 : 224)
 #define FULL     1
 #define EMPTY    (FULL + STAGES)
+#define COPIED   (EMPTY + STAGES)
 
-/* copy(n, stage) begins to copy chunk n of the walk. */
-template <typename function> DEVICE void copy_chunks(int chunks, u32 stages, function copy) {
+/* Chunk n has come: what is made of its rows is made. */
+template <bool makes, typename function> DEVICE void end_copy(int n, char *stages, function make) {
+    fence_proxy_async();
+    if (makes) {
+        named_barrier_sync(COPIED, 32 * WARPS);
+        make(n, stages + n % STAGES * STAGE);
+    }
+    named_barrier_arrive(FULL + n % STAGES, ALL);
+}
+
+/* copy(n, stage) begins to copy chunk n of the walk; with `makes`, make(n, stage) is called when it is there. */
+template <bool makes, typename copying, typename making>
+DEVICE void copy_chunks(int chunks, char *stages, copying copy, making make) {
+    const u32 first = shared_address(stages);
     for (int n = 0; n < chunks; n++) {
         if (n >= STAGES) named_barrier_sync(EMPTY + n % STAGES, ALL);
-        copy(n, stages + n % STAGES * STAGE);
+        copy(n, first + n % STAGES * STAGE);
         cp_async_commit();
         if (n == 0) continue;
         cp_async_wait<1>();
-        fence_proxy_async();
-        named_barrier_arrive(FULL + (n - 1) % STAGES, ALL);
+        end_copy<makes>(n - 1, stages, make);
     }
     cp_async_wait<0>();
-    fence_proxy_async();
-    if (chunks > 0) named_barrier_arrive(FULL + (chunks - 1) % STAGES, ALL);
+    if (chunks > 0) end_copy<makes>(chunks - 1, stages, make);
 }
 
 /* Whether the thread is one of those that copy, which is done when this returns; the others have their registers. */
-template <typename function> DEVICE bool has_copied(work &w, int chunks, char *memory, function copy) {
+template <bool makes, typename copying, typename making>
+DEVICE bool has_copied(work &w, int chunks, char *memory, copying copy, making make) {
     if (threadIdx.x < 32 * WARPS) {
         if (SHARES) setmaxnreg_dec<COPYING>();
-        copy_chunks(chunks, shared_address(memory), copy);
+        copy_chunks<makes>(chunks, memory, copy, make);
         return true;
     }
     if (SHARES) setmaxnreg_inc<WORKING>();
