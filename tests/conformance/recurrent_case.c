@@ -143,11 +143,17 @@ static ejk_dtype gate_type(struct call *c) {
     return c->dtype != EJK_DTYPE_F64 && random_chance(&c->random, 0.6) ? EJK_DTYPE_F32 : c->dtype;
 }
 
+/* Chunks of gradients where queries read the state before a token have to find calls: gates of one type, no states. */
+static bool is_for_chunks(struct call *c, const struct recurrent *p) {
+    return c->gradient && c->dtype == EJK_DTYPE_BF16 && p->member->before &&
+           random_chance(&c->random, 0.9);
+}
+
 static void fill_role(struct call *c, struct recurrent *p, enum role role) {
     struct random *r = &c->random;
     ejk_tensor *t = &p->tensor[role];
     const double small = 1 / sqrt((double)p->dk + 1);
-    const ejk_dtype gate = gate_type(c);
+    const ejk_dtype gate = is_for_chunks(c, p) ? c->dtype : gate_type(c);
     switch (role) {
     case QUERY:
     case KEY:
@@ -170,7 +176,7 @@ static void fill_role(struct call *c, struct recurrent *p, enum role role) {
         fill(c, t, 0.5);
         break;
     case G:
-        p->wide_gate = random_chance(r, 0.5);
+        p->wide_gate = random_chance(r, 0.5) || is_for_chunks(c, p);
         *t = token_tensor(c, p, gate, p->heads, p->wide_gate ? p->dk : -1);
         fill_gates(c, t);
         break;
@@ -311,7 +317,8 @@ static bool generate_vjp(struct call *c, int member) {
         set_gradient(c, p->member->name[role], t, t->dtype);
         any = true;
     }
-    if (!any || random_chance(&c->random, 0.6)) set_gradient(c, "initial_state", &final, wide);
+    if (!any || (!is_for_chunks(c, p) && random_chance(&c->random, 0.6)))
+        set_gradient(c, "initial_state", &final, wide);
     return true;
 }
 
@@ -422,6 +429,6 @@ CASE_VJP(gla_attention, GLA, NULL)
 CASE_VJP(lightning_attention, LIGHTNING, NULL)
 CASE_VJP(gated_delta_rule, GATED_DELTA, NULL)
 CASE_VJP(kda_attention, GATED_DELTA, NULL)
-CASE_VJP(rwkv6, RWKV6, "/chunk")
+CASE_VJP(rwkv6, RWKV6, "avx512/chunk avx2/chunk neon/chunk scalar/chunk")
 CASE_VJP(rwkv7, RWKV7, "/chunk")
 CASE_VJP(rwkv7_mul, RWKV7_MUL, "/chunk")

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of a chunk's rows (chunk.cuh) whose decays are those of heads, for all chunks at once: a block for each
- * chunk of a head, two warps for 16 of its rows, which have half of the keys each. With f = d_out u', of one of them,
- * and n = -beta y u', of the other, times the decays between their tokens, on and below the diagonal,
+ * chunk of a head, of delta rules two warps for 16 of its rows, which have half of the keys each, of sums one. With
+ * f = d_out u', of one of them, and n = -beta y u', of the other, times the decays between their tokens, on and below
+ * the diagonal,
  *
  *     dq = scale (e^G S d_out + f k)          d_beta = y v - e^G k (S y) - M (y u')       M = A / beta
  *     dk = f' q - e^G beta S y + (n + n') k + e^(G_end - G) dS u
@@ -12,21 +13,25 @@
  * where they are multiplied. What is written are gradient.cuh's rows, of which gradient_sums.cu makes gradients, and
  * (DIRECT) what is a gradient already.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS, DIRECT.
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS, DIRECT, WARPS (8, of sums 4).
  */
-#define WARPS 8
 #include "operations/recurrent/cuda/chunk_gates.cuh"
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 
 struct parts {
     float f[REC_CHUNK * PITCH], n[REC_CHUNK * PITCH];
     chunk_gates g;
-    /* Of rows, from both warps: sums with keys or queries, gradients of beta and of step sizes, and sums just now. */
+    /* Of rows, from their warps: sums with keys or queries, gradients of beta and of step sizes, and sums just now. */
     float since[HALVES][REC_CHUNK], until[HALVES][REC_CHUNK], beta[HALVES][REC_CHUNK], step[HALVES][REC_CHUNK];
     float along[HALVES][REC_CHUNK];
     float gate[WARPS][REC_CHUNK]; /* what passes by the gate behind a row, of a warp's rows */
     float met[WARPS];             /* sums of S dS */
 };
+
+/* What all warps of a row have. */
+DEVICE float of_halves(const float (&x)[HALVES][REC_CHUNK], int row) {
+    return HALVES > 1 ? x[0][row] + x[HALVES - 1][row] : x[0][row];
+}
 
 /* ---- Between tokens --------------------------------------------------------------------------------- */
 
@@ -197,7 +202,7 @@ DEVICE void store_direct(const rec_chunked &a, parts &s, const rec_sequence &q, 
         __syncthreads();
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            by[half] *= by[half] * by[half] * (s.along[0][w.row + 8 * half] + s.along[1][w.row + 8 * half]);
+            by[half] *= by[half] * by[half] * of_halves(s.along, w.row + 8 * half);
 #pragma unroll
         for (int n = 0; n < TILES; n++)
 #pragma unroll
@@ -356,24 +361,19 @@ DEVICE void return_step(parts &s, const work &w, u32 keys, float (&dk)[TILES][4]
         for (int half = 0; half < 2; half++) s.step[half_of_warp()][w.row + 8 * half] = along[half];
 }
 
-/* What both warps of a row have. */
-DEVICE float both(const float (&x)[HALVES][REC_CHUNK], int row) {
-    return x[0][row] + x[1][row];
-}
-
 /* Sums of all that passes by a row's gate, by the thread of the row, of two whole warps. */
 DEVICE float gate_of_row(const parts &s, int row) {
     const int lane = row % 32;
-    float sum = 0, all = 0, since = both(s.since, row), until = both(s.until, row);
+    float sum = 0, all = 0, since = of_halves(s.since, row), until = of_halves(s.until, row);
     for (int n = 0; n < WARPS; n++) all += s.met[n];
-    for (int n = 0; n < (DELTA ? WARPS : WARPS / 2); n++) sum += row ? s.gate[n][row - 1] : 0;
+    for (int n = 0; n < (DELTA ? WARPS : 4); n++) sum += row ? s.gate[n][row - 1] : 0;
     for (int n = 1; n < 32; n *= 2) {
         const float behind = __shfl_down_sync(~0u, since, n), before = __shfl_up_sync(~0u, until, n);
         if (lane + n < 32) since += behind;
         if (lane >= n) until += before;
     }
     const float own = __shfl_up_sync(~0u, until, 1);
-    const float other = sum_of_lanes(row < 32 ? both(s.since, row + 32) : both(s.until, row - 32), 32);
+    const float other = sum_of_lanes(row < 32 ? of_halves(s.since, row + 32) : of_halves(s.until, row - 32), 32);
     return sum + since + (lane ? own : 0) + other + s.g.before[REC_CHUNK - 1] * all;
 }
 
@@ -429,8 +429,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(c
     const float gate = gate_of_row(s, thread);
     if (thread >= count) return;
     float *numbers = row_of(a, q, w, h, thread) + a.width - REC_NUMBERS;
-    numbers[REC_D_BETA] = DELTA ? both(s.beta, thread) : p.by_step ? both(s.step, thread) : 0;
+    numbers[REC_D_BETA] = DELTA ? of_halves(s.beta, thread) : p.by_step ? of_halves(s.step, thread) : 0;
     numbers[REC_D_HEAD] = gate;
     numbers[REC_ALONG_U] = 0;
-    numbers[REC_ALONG_X] = DELTA ? 0 : both(s.beta, thread);
+    numbers[REC_ALONG_X] = DELTA ? 0 : of_halves(s.beta, thread);
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of a chunk's rows (chunk.cuh) whose decays are those of key channels, for all chunks at once: a block for
- * each chunk of a head. What states say to rows are products of its warps; what tokens say to each other is summed in
- * floats, a thread for a channel, as on CPUs: a block of BLOCK rows, then each token before it, whose decay up to it is
- * moved along, so that an exponential is taken once for each gate. With f = d_out u' and y u' up to the diagonal, e the
- * decays between two tokens,
+ * each chunk of a head. What states say to rows are products of its warps, two for 16 rows; what tokens say to each
+ * other is summed in floats, a thread of half of them for a channel, as on CPUs: a block of BLOCK rows, then each token
+ * before it, whose decay up to it is moved along, so that an exponential is taken once for each gate. With f = d_out u'
+ * and y u' up to the diagonal, e the decays between two tokens,
  *
  *     dq_t = scale (e^G S d_out + sum_s f_ts e k_s)     r_t = sum_s (y u')_ts e k_s     d_beta = y v - k (e^G S y + r)
  *     dk = sum_t f_ts e q_t - beta_t (y u')_ts e k_t - beta (e^G S y + r) + e^(G_end - G) dS u
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS (1), DIRECT.
+ * With BEFORE, of sums, e is that of the row before, and the bonus stands for it between a row and itself.
+ *
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS (1), DIRECT, WARPS (8), BEFORE.
  */
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 
@@ -29,15 +31,17 @@ struct parts {
 
 /* ---- States ----------------------------------------------------------------------------------------- */
 
-DEVICE void put_between(parts &s, const float (&f)[8][4], const float (&n)[8][4]) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+/* f or n, which x is. */
+DEVICE void put_between(parts &s, const float (&x)[8][4]) {
+    const int warp = sub_of_warp(), lane = threadIdx.x % 32;
+    float *square = warp_asks() ? s.f : s.n;
+    if (!warp_asks() && !DELTA) return;
 #pragma unroll
     for (int tile = 0; tile < 8; tile++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int to = 16 * warp + lane / 4 + i / 2 * 8, from = 8 * tile + lane % 4 * 2 + i % 2;
-            s.f[from * REC_CHUNK + to] = from <= to ? f[tile][i] : 0;
-            if (DELTA) s.n[from * REC_CHUNK + to] = from < to ? n[tile][i] : 0;
+            square[from * REC_CHUNK + to] = from < to || (warp_asks() && from == to) ? x[tile][i] : 0;
         }
 }
 
@@ -46,7 +50,7 @@ DEVICE void put_rows(float *to, const work &w, const float (&x)[TILES][4]) {
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            *(float2 *)(to + (w.row + half * 8) * KEY_SIZE + 8 * n + threadIdx.x % 4 * 2) =
+            *(float2 *)(to + (w.row + half * 8) * KEY_SIZE + 8 * (first_tile() + n) + threadIdx.x % 4 * 2) =
                 make_float2(x[n][2 * half], x[n][2 * half + 1]);
 }
 
@@ -57,16 +61,16 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles
     clear(to_key);
     begin_slab(a, w, tiles, 0);
     for (int slab = 0; slab < slabs_of(w); slab++) {
-        u32 left[AHEAD][1][4];
-        operand back[AHEAD];
+        u32 left[SLAB / 16][1][4];
+        operand back[SLAB / 16];
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
+        for (int k = 0; k < SLAB / 16; k++) {
             load_d_out(w, w.row, slab * (SLAB / 16) + k, left[k][0]);
             if (DELTA) back[k] = kept_operand(w.backs, w, w.row, slab * (SLAB / 16) + k);
         }
         const u32 tile = take_slab(a, w, tiles, slab);
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
+        for (int k = 0; k < SLAB / 16; k++) {
             multiply_state(tile, k, left[k], to_query);
             if (DELTA) multiply_state(tile, k, back[k].x, to_key);
         }
@@ -75,12 +79,12 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles
     put_rows(s.dk, w, to_key);
     clear(to_query);
     for (int slab = 0; slab < slabs_of(w); slab++) {
-        operand left[AHEAD];
+        operand left[SLAB / 16];
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) left[k] = load_u(w, w.row, slab * (SLAB / 16) + k);
+        for (int k = 0; k < SLAB / 16; k++) left[k] = load_u(w, w.row, slab * (SLAB / 16) + k);
         const u32 tile = take_slab(a, w, tiles, slabs_of(w) + slab);
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) multiply_state(tile, k, left[k].x, to_query);
+        for (int k = 0; k < SLAB / 16; k++) multiply_state(tile, k, left[k].x, to_query);
     }
     store_rows(rows, REC_SUM_GATE, to_query);
 }
@@ -91,19 +95,27 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles
 struct rows_of_channel {
     float q[BLOCK], k[BLOCK], d[BLOCK], dq[BLOCK], r[BLOCK], pass[BLOCK];
 };
+/* What it carries along: the decay since the chunk began; the bonus, and the sum of its gradient. */
+struct channel_sums {
+    float since, bonus, d_bonus;
+};
 
 DEVICE float element_of_row(u32 tile, int row, int channel) {
     const u32 x = load_pair(tile, row, channel & ~1);
     return widen((u16)(channel & 1 ? x >> 16 : x));
 }
 
-/* Tokens before the block: pairs of token j pass by all gates from j + 1 up to the block's first. */
+/*
+ * Tokens before the block: pairs of token j pass by all gates from j + 1 up to the block's first, and then up to the
+ * row's own, or with BEFORE to that of the row before.
+ */
 DEVICE void meet_before(parts &s, u32 keys, int at, int channel, rows_of_channel &b) {
     float hat_q[BLOCK], hat_k[BLOCK], decay[BLOCK], total = 1, sum = 0;
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
-        decay[i] = total *= b.d[i];
-        hat_q[i] = total * b.q[i];
+        decay[i] = BEFORE ? total : total * b.d[i];
+        total *= b.d[i];
+        hat_q[i] = decay[i] * b.q[i];
         hat_k[i] = -s.beta[at + i] * (total * b.k[i]);
         b.dq[i] = b.r[i] = b.pass[i] = 0;
     }
@@ -134,20 +146,21 @@ DEVICE void meet_before(parts &s, u32 keys, int at, int channel, rows_of_channel
         s.dk[own] += left * to_key;
         s.left[own] = left * total;
         sum += k * to_key;
-        s.gate[own + KEY_SIZE] += sum;
+        if (!BEFORE || j + 1 < at) s.gate[own + KEY_SIZE] += sum;
     }
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
         const float pass = hat_q[i] * b.dq[i] + (DELTA ? hat_k[i] * b.r[i] : 0);
 #pragma unroll
-        for (int t = 1; t <= i; t++) b.pass[t] += pass;
+        for (int t = !BEFORE; t <= i - BEFORE; t++) b.pass[t] += pass;
         b.dq[i] *= decay[i];
         b.r[i] *= decay[i];
     }
 }
 
 /* Pairs inside of the block, each with its own decay; `to_key` is theirs, and left that to the block's end. */
-DEVICE void meet_inside(parts &s, int at, int channel, rows_of_channel &b, float (&to_key)[BLOCK]) {
+DEVICE void meet_inside(parts &s, int at, int channel, channel_sums &sums, rows_of_channel &b,
+                        float (&to_key)[BLOCK]) {
 #pragma unroll
     for (int j = 0; j < BLOCK; j++) {
         const float *f = s.f + (at + j) * REC_CHUNK + at, *n = s.n + (at + j) * REC_CHUNK + at;
@@ -155,22 +168,25 @@ DEVICE void meet_inside(parts &s, int at, int channel, rows_of_channel &b, float
         to_key[j] = 0;
 #pragma unroll
         for (int i = j; i < BLOCK; i++) {
-            if (i > j) decay *= b.d[i];
-            const float k = decay * b.k[j];
+            if (i > j && !BEFORE) decay *= b.d[i];
+            const float by = BEFORE && i == j ? sums.bonus : decay, k = by * b.k[j];
             float here = f[i] * b.q[i];
+            if (BEFORE && i == j) sums.d_bonus += here * b.k[j];
             b.dq[i] += f[i] * k;
             if (DELTA && i > j) {
                 here -= s.beta[at + i] * (n[i] * b.k[i]);
                 b.r[i] += n[i] * k;
             }
-            to_key[j] += decay * here;
+            to_key[j] += by * here;
             passes[i] = k * here;
+            if (i > j && BEFORE) decay *= b.d[i];
         }
         float sum = 0;
 #pragma unroll
         for (int i = BLOCK - 1; i > j; i--) {
-            sum += passes[i];
+            if (!BEFORE) sum += passes[i];
             b.pass[i] += sum;
+            if (BEFORE) sum += passes[i];
         }
         s.left[(at + j) * KEY_SIZE + channel] = decay;
     }
@@ -219,7 +235,7 @@ struct channel_rows {
 
 /* A block of rows of a channel, whose decay since the chunk began is carried along. */
 DEVICE void pass_block(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
-                       u32 queries, const channel_rows &to, int at, int channel, float &since) {
+                       u32 queries, const channel_rows &to, int at, int channel, channel_sums &carried) {
     const rec_problem &p = a.p;
     const int count = lesser(w.steps - w.first - at, BLOCK);
     rows_of_channel b;
@@ -234,13 +250,13 @@ DEVICE void pass_block(const rec_chunked &a, parts &s, const work &w, const rec_
         b.k[i] = element_of_row(keys, at + i, channel) * s.k_factor[at + i];
     }
     meet_before(s, keys, at, channel, b);
-    meet_inside(s, at, channel, b, to_key);
+    meet_inside(s, at, channel, carried, b, to_key);
     const float scale = (float)p.scale;
 #pragma unroll
     for (int i = 0; i < BLOCK; i++) {
         const int own = (at + i) * KEY_SIZE + channel;
-        since *= b.d[i];
-        const float asked = since * s.asked[own];
+        const float before = carried.since, since = before * b.d[i], asked = (BEFORE ? before : since) * s.asked[own];
+        carried.since = since;
         const float seen = DELTA ? since * s.dk[own] : 0, all = seen + b.r[i], by = -s.beta[at + i];
         if (i < count) to.put_query(at + i, scale * (asked + b.dq[i]));
         s.asked[own] = b.q[i] * asked + (DELTA ? by * (b.k[i] * seen) : 0);
@@ -276,8 +292,9 @@ DEVICE void end_channel(parts &s, const channel_rows &to, u32 keys, int rows, in
             const int t = first + i, at = t * KEY_SIZE + channel;
             x[i] = 0;
             if (t >= rows) continue;
-            sum += s.asked[at];
-            to.gate[t * to.width] = x[i] = s.gate[at] + sum;
+            const float next = sum + s.asked[at];
+            to.gate[t * to.width] = x[i] = s.gate[at] + (BEFORE ? sum : next);
+            sum = next;
         }
         put_sums(s.gates, first, x);
     }
@@ -332,28 +349,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_cons
     __syncthreads();
     if (thread < REC_CHUNK)
         s.k_factor[thread] = factor_of(p, keys, thread);
-    else
+    else if (thread < 2 * REC_CHUNK)
         s.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
-    float *rows[2], own_beta[2], along[2], f[8][4], n[8][4];
+    float *rows[2], own_beta[2], along[2], x[8][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         own_beta[half] = s.beta[w.row + 8 * half];
         rows[half] = row_of(a, q, w, h, w.row + 8 * half);
     }
     u16 *const values[] = {direct_row(a, q, w, h, REC_VALUE, w.row), direct_row(a, q, w, h, REC_VALUE, w.row + 8)};
-    multiply_columns(a, w, rows, values, own_beta, f, n, along);
-    put_between(s, f, n);
+    multiply_columns(a, w, rows, values, own_beta, x, x, along);
+    put_between(s, x);
     along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
-    if (lane % 4 == 0) s.along[w.row] = along[0], s.along[w.row + 8] = along[1];
+    if (lane % 4 == 0 && warp_tells()) s.along[w.row] = along[0], s.along[w.row + 8] = along[1];
     read_states(a, s, w, shared_address(s.left), rows);
     meet_states(a, s, w);
     __syncthreads();
     if (thread < KEY_SIZE) {
         const channel_rows to(a, w, q, h, thread);
-        float since = 1;
+        const rec_view &u = p.view[REC_BONUS];
+        const bool has_bonus = BEFORE && u.present;
+        channel_sums carried = {1, has_bonus ? load(u, h * u.stride[2] + thread * u.stride[3]) : 0, 0};
         for (int t = 0; t < REC_CHUNK; t++) s.gate[t * KEY_SIZE + thread] = 0;
-        for (int at = 0; at < count; at += BLOCK) pass_block(a, s, w, q, h, keys, queries, to, at, thread, since);
-        end_channel(s, to, keys, count, thread, since * met_states(s, thread));
+        for (int at = 0; at < count; at += BLOCK) pass_block(a, s, w, q, h, keys, queries, to, at, thread, carried);
+        end_channel(s, to, keys, count, thread, carried.since * met_states(s, thread));
+        if (has_bonus) a.bonuses[c.place * KEY_SIZE + thread] = carried.d_bonus;
     }
     __syncthreads();
     if (thread >= count) return;

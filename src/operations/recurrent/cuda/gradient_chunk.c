@@ -10,12 +10,12 @@
 
 enum { PREPARE, KEEP, BACK, ROWS, SPREAD, TOTAL };
 
-/* Pieces of what is multiplied: gradients in floats have their precision. */
+/* Pieces of what is multiplied: gradients in floats have their precision; that of a bonus is of no rounded operand. */
 static int64_t pieces_of(const rec_problem *p) {
     bool any = false;
     for (int role = 0; role < REC_FINAL; role++) {
         const rec_view *v = &p->view[REC_D(role)];
-        any = any || (v->present && v->dtype == EJK_DTYPE_F32);
+        any = any || (role != REC_BONUS && v->present && v->dtype == EJK_DTYPE_F32);
     }
     return any ? 3 : 1;
 }
@@ -34,19 +34,20 @@ static int64_t rows_bytes(const rec_problem *p) {
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
     const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 18 * 4) + 8 * 4;
     if (p->key_decay)
-        return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 4 + 4 * p->key_size) * REC_CHUNK * 4 +
-               8 * REC_CHUNK_THREADS * 4;
+        return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 8 + 4 * p->key_size) * REC_CHUNK * 4 +
+               8 * 2 * REC_CHUNK_THREADS * 4;
     return 2 * tile + ejki_max(pieces_of(p), 2) * tile + 2 * square + ejki_round_up(rows, 16);
 }
 
-/* Of chunk_rows.cu twice as many as of others. */
+/* Two warps for 16 rows, but for sums with decays of heads, where keys say nothing. */
 static int32_t rows_threads(const rec_problem *p) {
-    return (p->key_decay ? 1 : 2) * REC_CHUNK_THREADS;
+    return (p->key_decay || p->update == REC_DELTA ? 2 : 1) * REC_CHUNK_THREADS;
 }
 
 /* Memory of a call in bytes: each part at a multiple of 256. */
 typedef struct memory {
-    int64_t inverses, scores, operands, factors, states, cotangents, solved, backs, sums, all;
+    int64_t inverses, scores, operands, factors, states, cotangents, solved, backs, sums, bonuses;
+    int64_t all;
 } memory;
 
 static memory memory_of(const rec_problem *p, bool wide) {
@@ -62,12 +63,13 @@ static memory memory_of(const rec_problem *p, bool wide) {
                              state,
                              delta ? rows : 0,
                              rows,
-                             p->batch * p->tokens * p->heads * rec_row_size(p) * 4};
+                             p->batch * p->tokens * p->heads * rec_row_size(p) * 4,
+                             p->read == REC_BEFORE ? places * p->key_size * 4 : 0};
     memory m;
     int64_t *const at[] = {&m.inverses,   &m.scores, &m.operands, &m.factors, &m.states,
-                           &m.cotangents, &m.solved, &m.backs,    &m.sums};
+                           &m.cotangents, &m.solved, &m.backs,    &m.sums,    &m.bonuses};
     m.all = 0;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         *at[i] = m.all;
         m.all += ejki_round_up(sizes[i], 256);
     }
@@ -78,8 +80,8 @@ static bool applicable(const void *problem) {
     const rec_problem *p = problem;
     const rec_view *d_out = &p->view[REC_D_OUT];
     /* Operands with decays of elements are rounded, which a gradient in floats must not see. */
-    return rec_chunk_fits(p) && p->read == REC_AFTER && (!p->key_decay || pieces_of(p) == 1) &&
-           (p->key_size == 64 || p->key_size == 128) &&
+    return rec_chunk_fits(p) && (p->read == REC_AFTER || p->key_decay) &&
+           (!p->key_decay || pieces_of(p) == 1) && (p->key_size == 64 || p->key_size == 128) &&
            (!d_out->present || d_out->dtype == EJK_DTYPE_BF16) && rec_sum_blocks(p, 0) < INT32_MAX;
 }
 
@@ -118,10 +120,14 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     EJKI_TRY(rec_layout_of(p, &there, launch->device, &of_keep));
     EJKI_TRY(rec_layout_of(p, &back, launch->device, &of_back));
     ejki_cuda_add(&rows, "DIRECT", direct_of(p));
+    ejki_cuda_add(&rows, "WARPS", rows_threads(p) / 32);
     ejki_cuda_add(&first, "BACK", 1);
     ejki_cuda_add(&first, "SQUARE", of_keep.wide);
-    if (p->key_decay) ejki_cuda_add(&first, "BEFORE", 0);
-    if (p->key_decay) ejki_cuda_add(&first, "LEFTS", 1);
+    if (p->key_decay) {
+        ejki_cuda_add(&first, "BEFORE", p->read == REC_BEFORE);
+        ejki_cuda_add(&first, "LEFTS", 1);
+        ejki_cuda_add(&rows, "BEFORE", p->read == REC_BEFORE);
+    }
     ejki_cuda_add(&sums, "PARTS", rec_cuda_parts(p));
     if (p->key_decay) {
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
@@ -172,6 +178,7 @@ static ejk_status run(const ejk_run *run) {
                      .solved = (float *)(void *)(own + m.solved),
                      .backs = (float *)(void *)(own + m.backs),
                      .sums = (float *)(void *)(own + m.sums),
+                     .bonuses = (float *)(void *)(own + m.bonuses),
                      .width = rec_row_size(p)};
     const ejki_cuda_work first = {.slot = PREPARE,
                                   .threads = REC_CHUNK_THREADS,
@@ -185,7 +192,11 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(walk_over(run, KEEP, &there, &a));
     EJKI_TRY(walk_over(run, BACK, &back, &a));
     EJKI_TRY(ejki_cuda_begin(run, &rows, &a));
-    rec_gradient sums = {.p = *p, .sums = a.sums, .width = a.width, .direct = direct_of(p)};
+    rec_gradient sums = {.p = *p,
+                         .sums = a.sums,
+                         .width = a.width,
+                         .direct = direct_of(p),
+                         .bonuses = p->read == REC_BEFORE ? a.bonuses : NULL};
     return rec_begin_sums(run, SPREAD, TOTAL, &sums);
 }
 

@@ -10,6 +10,7 @@
  * Constants: PARTS, as in gradient.cu: a lane has PARTS of the Dk elements of a vector.
  */
 #include "operations/recurrent/cuda/call.cuh"
+#include "operations/recurrent/cuda/chunk.cuh"
 #include "operations/recurrent/cuda/gradient.cuh"
 
 #define THREADS 256
@@ -272,10 +273,22 @@ DEVICE void add_tokens(const rec_gradient &a, rec_size n, rec_size h, rec_size i
             sum.rate += d * fmaxf(gate_of(p, s.batch, t, h, i), -3e38f);
             sum.bias += raw_gradient(p, s.batch, t, h, i, d);
         }
-        if (p.view[REC_D(REC_BONUS)].present)
+        if (p.view[REC_D(REC_BONUS)].present && !a.bonuses)
             sum.bonus += load(q, rec_at(&q, s.batch, t, rec_head(&p, h, p.query_heads)) + i) *
                          load(k, rec_at(&k, s.batch, t, rec_head(&p, h, p.key_heads)) + i) * numbers[REC_ALONG_U];
     }
+}
+
+/* Of chunks first, first + step … of sequence n. */
+DEVICE float bonus_of(const rec_gradient &a, rec_size n, rec_size h, rec_size i, int first, int step) {
+    const rec_problem &p = a.p;
+    const rec_sequence s = rec_sequence_of(&p, n);
+    const float *at = a.bonuses + (rec_first_chunk(&p, n, s.begin) * p.heads + h) * p.key_size + i;
+    const rec_size apart = p.heads * p.key_size;
+    float sum = 0;
+#pragma unroll 8
+    for (rec_size c = first; c < rec_chunks_of(&s); c += step) sum += at[c * apart];
+    return sum;
 }
 
 DEVICE float gamma_of(const rec_gradient &a, rec_size n, rec_size h) {
@@ -314,12 +327,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) total(const __grid_constan
     const bool is_row = p.g_is_wide || bonus.present;
     const int channels = is_row ? 32 : 1, own = threadIdx.x % channels;
     const rec_size size = is_row ? p.key_size : 1;
+    const bool asks_tokens = p.view[REC_D(REC_A_LOG)].present || bias.present || p.view[REC_D(REC_SKIP)].present ||
+                             (bonus.present && !a.bonuses);
     float rate = 0, skip = 0;
     if (p.view[REC_D(REC_GAMMA)].present) total_gamma(a, h);
     for (rec_size first = 0; first < size; first += channels) {
         totals sum = {0, 0, 0, 0};
-        for (rec_size n = 0; n < p.sequences && first + own < size; n++)
-            add_tokens(a, n, h, first + own, threadIdx.x / channels, THREADS / channels, sum);
+        for (rec_size n = 0; n < p.sequences && first + own < size; n++) {
+            const int part = threadIdx.x / channels, parts = THREADS / channels;
+            if (asks_tokens) add_tokens(a, n, h, first + own, part, parts, sum);
+            if (bonus.present && a.bonuses) sum.bonus += bonus_of(a, n, h, first + own, part, parts);
+        }
         rate += sum.rate, skip += sum.skip;
         const float all_bias = sum_of_block(sum.bias, channels), all_bonus = sum_of_block(sum.bonus, channels);
         if (threadIdx.x >= channels || first + own >= size) continue;
