@@ -10,7 +10,11 @@
 #include "operations/paged/cuda/look.cuh"
 #include "operations/paged/cuda/rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, 2) join(const __grid_constant__ paged_arguments a) {
+/* A CTA for each sequence and KV head: 32 sequences of 8 KV heads are all there at once. */
+enum { RESIDENT = DIRECT || ALONE ? 2 : 3 };
+
+extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, RESIDENT)
+    join(const __grid_constant__ paged_arguments a) {
     const paged_problem &p = a.p;
     const paged_size sequence = blockIdx.x / (p.kv_heads * a.joiners);
     const int own = (int)(blockIdx.x % a.joiners), head = (int)(blockIdx.x / a.joiners % p.kv_heads);
