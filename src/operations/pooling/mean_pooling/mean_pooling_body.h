@@ -5,10 +5,6 @@
  */
 #include "kernels/simd/vec.h"
 
-#include <ejkernel/device.h>
-
-#include <string.h>
-
 #include "base/base.h"
 #include "kernels/declare.h"
 #include "kernels/simd/prefetch.h"
@@ -41,33 +37,23 @@ INLINE void add_tokens(const ejk_dtype dtype, const int rows, const void *x, int
     }
 }
 
-/* Whether two addresses are in different pages of 4 KiB. */
-INLINE bool are_apart(const void *a, const void *b) {
-    return (uintptr_t)a / PAGE != (uintptr_t)b / PAGE;
-}
-
-/* Sums of `tokens` tokens; `own` is room for those of a segment. With `pairs` two tokens of different pages are read at
- * a time: each page is one stream to the processor's own prefetching. */
+/* Sums of `tokens` tokens; `own` is room for those of a segment. */
 INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_t tokens,
-                    int64_t size, prefetching how, bool pairs, float *sums, float *own) {
+                    int64_t size, prefetching how, float *sums, float *own) {
     memset(sums, 0, (size_t)size * sizeof *sums);
     for (int64_t first = 0; first < tokens; first += SEGMENT) {
         const int64_t end = ejki_min(tokens, first + SEGMENT);
         float *to = first ? own : sums;
+        const void *at = element_at(dtype, x, first * stride);
         int64_t t = first;
         if (first) memset(own, 0, (size_t)size * sizeof *own);
-        for (; !pairs && t + ROWS <= end; t += ROWS)
+        /* Two rows of a page are two streams, of which some processors follow one: they go apart. */
+        if (stride * element_size(dtype) == PAGE / 2 && (uintptr_t)at % PAGE < PAGE / 2)
+            add_tokens(dtype, 1, at, stride, size, how, to), t++;
+        for (; t + ROWS <= end; t += ROWS)
             add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, how, to);
-        while (t < end) {
-            const void *at = element_at(dtype, x, t * stride);
-            if (pairs && t + 2 <= end && are_apart(at, element_at(dtype, at, stride))) {
-                add_tokens(dtype, 2, at, stride, size, how, to);
-                t += 2;
-            } else {
-                add_tokens(dtype, 1, at, stride, size, how, to);
-                t++;
-            }
-        }
+        for (; t < end; t++)
+            add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, how, to);
         for (int64_t c = 0; first && c < size; c += VL) {
             const int64_t n = ejki_min(size - c, VL);
             v_store_first(sums + c, v_add(v_load_first(sums + c, n), v_load_first(own + c, n)), n);
@@ -93,7 +79,6 @@ typedef struct task {
     ejki_item at;
     ejki_size first, size;
     prefetching how;
-    bool pairs; /* of tokens are read at a time */
     float *sums, *own;
 } task;
 
@@ -106,7 +91,7 @@ INLINE void mean(const ejk_dtype dtype, const task *t) {
     const ejki_range range = ejki_chunk_of_row(&p->chunks, t->at.step);
     const ejki_size tokens = range.end - range.begin;
     add_all(dtype, place_of(dtype, t, &p->x, range.begin), p->x.step, tokens, t->size, t->how,
-            t->pairs, t->sums, t->own);
+            t->sums, t->own);
     divide(EJK_DTYPE_F32, dtype, t->sums, t->size, (float)ejki_max(tokens, 1),
            place_of(dtype, t, &p->y, t->at.step), t->how, place_of(dtype, t, &p->x, range.end));
 }
@@ -154,18 +139,12 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     return EJK_OK;
 }
 
-/* Intel processors read two streams of one page slowly (docs/kernels/mean_pooling.md). */
-static bool wants_pairs(const pool_problem *p) {
-    const ejki_size row = p->x.step * element_size((ejk_dtype)p->dtype);
-    return strcmp(ejk_cpu()->vendor, "intel") == 0 && row >= PAGE / 2 && row < PAGE;
-}
-
 static void work(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const pool_problem *p = run->problem;
     const ejki_size columns = columns_of(p, run->workers), tasks = tasks_of(p, columns);
     const ejki_size cuts = ejki_cdiv(p->runs.width, columns);
-    task t = {.p = p, .how = prefetching_of(run->parameters), .pairs = wants_pairs(p)};
+    task t = {.p = p, .how = prefetching_of(run->parameters)};
     t.sums = (float *)run->workspace + index * 2 * columns;
     t.own = t.sums + columns;
     for (ejki_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
