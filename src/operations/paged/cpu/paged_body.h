@@ -90,6 +90,33 @@ static paged_job job_of(const paged_work *w, paged_size index) {
     return j;
 }
 
+#ifdef PAGED_AMX
+/* Many rows by flash attention, if that knows all that the call wants. */
+static bool attend_dense(const paged_job *j) {
+    const paged_plan *t = &j->work->plan;
+    const ejki_paged_prefill item = {.p = j->p,
+                                     .s = j->s,
+                                     .entries = j->entries,
+                                     .head = j->head,
+                                     .first_row = j->first_row,
+                                     .rows = j->rows,
+                                     .low = j->low,
+                                     .high = j->high,
+                                     .most_rows = t->rows,
+                                     .keys = t->keys,
+                                     .zeros = j->work->lists.zeros,
+                                     .memory = (char *)j->memory};
+    if (!t->prefills || j->s.rows <= SPLIT_ROWS) return false;
+    ejki_paged_attend(&item);
+    return true;
+}
+#else
+static bool attend_dense(const paged_job *j) {
+    (void)j;
+    return false;
+}
+#endif
+
 static void compute(void *argument, int64_t worker) {
     paged_work *w = argument;
     char *memory = (char *)w->run->workspace + w->plan.worker_at + worker * w->plan.worker_bytes;
@@ -100,7 +127,7 @@ static void compute(void *argument, int64_t worker) {
         j.memory = (float *)(void *)memory;
         if (!j.prefix && is_few(w->p, &j.s))
             attend_few(&j);
-        else
+        else if (!attend_dense(&j))
             attend_many(&j);
     }
 }

@@ -10,7 +10,7 @@
 enum { TILE_KEYS = 512 }; /* most keys of a block of many rows */
 
 static const ejk_parameter page_parameters[] = {
-    {"q_blocksize", 12, 768, 12, 192, "rows of a task that prefills"},
+    {"q_blocksize", 12, 1020, 12, 192, "rows of a task that prefills"},
     {"kv_blocksize", 32, TILE_KEYS, 32, 128, "keys that these rows look at together"},
     {"blocksize_keys", 256, 1 << 20, 256, 2048, "keys of a split of a task that decodes"},
     {"prefetch_hint", PREFETCH_ROWS, PREFETCH_ROWS_SECOND, 1, PREFETCH_IN_ORDER,

@@ -13,6 +13,10 @@
 #include "kernels/simd/gemm_body.h"
 #include "kernels/simd/vec_bytes.h"
 
+#ifdef PAGED_AMX
+#include "operations/paged/cpu/amx/paged_prefill.h"
+#endif
+
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -60,14 +64,15 @@ enum {
 
 /* What follows from shapes and parameters, and where things lie in memory, in floats. */
 typedef struct paged_plan {
-    paged_size split;                                /* keys of a KV split */
-    paged_size prefix;                               /* keys that all rows look at together */
-    paged_size rows, keys;                           /* of a tile's group, and of its blocks */
-    paged_size depth, width;                         /* of queries in whole vectors, of sums */
-    paged_size sum_width;                            /* rounded up to TILE_COLUMNS */
-    paged_size scratch;                              /* of a row before it is packed */
-    paged_size slots;                                /* rows of partial results */
-    paged_size prefetch_hint, prefetch_bytes;        /* of few rows */
+    paged_size split;                         /* keys of a KV split */
+    paged_size prefix;                        /* keys that all rows look at together */
+    paged_size rows, keys;                    /* of a tile's group, and of its blocks */
+    paged_size depth, width;                  /* of queries in whole vectors, of sums */
+    paged_size sum_width;                     /* rounded up to TILE_COLUMNS */
+    paged_size scratch;                       /* of a row before it is packed */
+    paged_size slots;                         /* rows of partial results */
+    paged_size prefetch_hint, prefetch_bytes; /* of few rows */
+    bool prefills; /* sequences of more than SPLIT_ROWS rows go through flash attention */
     paged_size list_at, slot_at, zero_at, worker_at; /* in bytes */
     paged_size worker_bytes, bytes;
 } paged_plan;
@@ -206,6 +211,12 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
     t->worker_at = t->zero_at + ejki_round_up(row + 64, 64);
     t->worker_bytes = 4 * paged_most(floats_of_few(t), floats_of_many(p, t)) +
                       (paged_size)sizeof(paged_row) * t->rows + 64;
+#ifdef PAGED_AMX
+    t->prefills = t->prefix == 0 && ejki_paged_prefills(p);
+    if (t->prefills)
+        t->worker_bytes =
+            paged_most(t->worker_bytes, ejki_paged_prefill_bytes(p, t->rows, t->keys));
+#endif
     t->worker_bytes = ejki_round_up(t->worker_bytes, 4096) + 576;
     t->bytes = t->worker_at + workers * t->worker_bytes;
     if (t->slots < INT64_C(1) << 40) return EJK_OK;

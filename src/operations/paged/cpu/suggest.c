@@ -10,16 +10,23 @@
 
 #include <ejkernel/device.h>
 
+#include "operations/paged/cpu/amx/paged_prefill.h"
 #include "operations/paged/shared/problem.cuh"
 
 #include <string.h>
 
 enum { ROWS, KEYS, SPLIT, HINT, DISTANCE };
-enum { MOST_ROWS = 768, TASKS = 4 /* for each thread */, LONG_BLOCK = 512, SHORT_DIMS = 512 };
+enum {
+    MOST_ROWS = 768,
+    DENSE_ROWS = 1020,
+    TASKS = 4 /* for each thread */,
+    LONG_BLOCK = 512,
+    SHORT_DIMS = 512
+};
 
-static void suggest_rows(const paged_problem *p, int32_t threads, ejk_opt_int *values) {
-    if (p->tokens * p->heads >= MOST_ROWS * TASKS * (paged_size)threads)
-        values[ROWS] = ejk_int(MOST_ROWS);
+static void suggest_rows(const paged_problem *p, int32_t threads, paged_size rows,
+                         ejk_opt_int *values) {
+    if (p->tokens * p->heads >= rows * TASKS * (paged_size)threads) values[ROWS] = ejk_int(rows);
 }
 
 /* How few rows prefetch. */
@@ -42,12 +49,13 @@ void ejki_paged_suggest(const void *problem, int32_t threads, ejk_opt_int *value
     const paged_streaming s = streaming_of(problem, zen5, intel);
     values[HINT] = ejk_int(s.hint);
     values[DISTANCE] = ejk_int(s.bytes);
-    if (zen5) suggest_rows(problem, threads, values);
+    if (zen5) suggest_rows(problem, threads, MOST_ROWS, values);
 }
 
 void ejki_paged_suggest_amx(const void *problem, int32_t threads, ejk_opt_int *values) {
     const paged_problem *p = problem;
     ejki_paged_suggest(problem, threads, values);
-    suggest_rows(p, threads, values);
+    suggest_rows(p, threads, MOST_ROWS, values);
+    if (ejki_paged_prefills(p)) suggest_rows(p, threads, DENSE_ROWS, values);
     if (p->dim + p->tail_dim + p->value_dim <= SHORT_DIMS) values[KEYS] = ejk_int(LONG_BLOCK);
 }

@@ -91,14 +91,4 @@ static uint32_t amx_mask_block_keys(const amx_state *s, const flash_row *r,
         mask_block->block + row * p->block_mask.block_row + (chunk->key - chunk->first), count);
 }
 
-/* About how many mask blocks a group visits: 0, or 1 + the power of two. */
-static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
-    const int64_t kv_head = group / t->groups % p->kv_heads;
-    int64_t count =
-        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->region_groups);
-    int32_t weight = 0;
-    for (; count > 0; count >>= 1) weight++;
-    return weight;
-}
-
 #endif

@@ -324,6 +324,8 @@ static __attribute__((noinline)) void amx_add_values_slow(amx_state *s, const am
     const ejki_flash_problem *p = s->problem;
     const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
     const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
+    amx_places places;
+    if (s->pages) s->pages->find(s->pages->context, key, &places);
     amx_tile *tile = &s->tile[span->row / AMX_ROWS];
     for (int64_t i = span->row; i < span->row + span->rows; i++)
         for (int64_t j = key; j < end; j++) {
@@ -332,10 +334,12 @@ static __attribute__((noinline)) void amx_add_values_slow(amx_state *s, const am
             if (bits == 0) continue;
             const float rest = s->split ? ejk_bf16_to_f32(amx_rest_of(s, i, chunk)[place]) : 0;
             const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
+            const char *value = s->pages ? places.value[n]
+                                         : amx_address(p->value.data, start + j * p->value.stride_t);
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 float *sum = amx_sum(s, i, d);
-                const char *value = amx_address(p->value.data, start + j * p->value.stride_t + d);
-                const vf more = v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum));
+                const vf more =
+                    v_fma(weight, amx_widen(value + 2 * d, p->value_dim - d), v_load(sum));
                 tile->small |= amx_small(more) != 0;
                 v_store(sum, more);
             }

@@ -12,10 +12,25 @@ typedef struct amx_rows {
     int64_t row, end, width;
 } amx_rows;
 
+/* Addresses of a chunk's keys and values. */
+typedef struct amx_places {
+    const char *key[AMX_CHUNK], *value[AMX_CHUNK];
+} amx_places;
+
+/* Keys and values that lie anywhere, as in pages: `find` says where those from `key` on do. What no row sees may be
+ * zeros. */
+typedef struct amx_pages {
+    void (*find)(const void *context, int64_t key, amx_places *places);
+    const void *context;
+    uint16_t *copy;    /* of a chunk: AMX_CHUNK rows of keys, then of values */
+    amx_places now, next;
+} amx_pages;
+
 /* One worker's memory and the group it is at. */
 typedef struct amx_state {
     const ejki_flash_problem *problem;
     const amx_plan *plan;
+    amx_pages *pages; /* NULL: the problem's tensors have keys and values */
     bool fast;    /* weights are made by `form` beside the products */
     bool precise; /* weights are computed in f32 */
     bool split;   /* and multiplied as two bf16 numbers, rounded value and rounding error */

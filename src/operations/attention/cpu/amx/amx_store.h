@@ -78,20 +78,56 @@ static amx_source amx_source_of(const amx_state *s, const ejki_bthd *tensor, int
                         .coming = there ? 0 : c[1].end - c[1].key};
 }
 
+/* Copies rows of `dim` elements side by side, 32 elements at a time, and asks for as many that come next. */
+static void amx_copy_rows(const char *const *row, const char *const *ahead, int64_t dim,
+                          uint16_t *to) {
+    for (int64_t i = 0; i < AMX_CHUNK; i++)
+        for (int64_t d = 0; d < dim; d += 32, to += 32) {
+            if (ahead) amx_prefetch_far(ahead[i] + 2 * d);
+            _mm512_store_si512(to, amx_load(row[i] + 2 * d, dim - d));
+        }
+}
+
+/* Brings a chunk of pages side by side. */
+static __attribute__((noinline)) void amx_gather(const amx_state *s, int64_t chunk,
+                                                 amx_source *keys, amx_source *values) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_chunk *c = &s->chunk[chunk];
+    const int64_t wide = ejki_round_up(p->head_dim, 32);
+    amx_pages *pages = s->pages;
+    const bool more = chunk + 1 < s->end;
+    if (chunk == s->first) pages->find(pages->context, c->key, &pages->now);
+    if (more) pages->find(pages->context, c[1].key, &pages->next);
+    uint16_t *value = pages->copy + AMX_CHUNK * wide;
+    amx_copy_rows(pages->now.key, more ? pages->next.key : NULL, p->head_dim, pages->copy);
+    amx_copy_rows(pages->now.value, more ? pages->next.value : NULL, p->value_dim, value);
+    *keys = (amx_source){
+        .row = (const char *)pages->copy, .stride = 2 * wide, .count = c->end - c->key};
+    *values = *keys;
+    values->row = (const char *)value;
+    values->stride = 2 * ejki_round_up(p->value_dim, 32);
+    pages->now = pages->next;
+}
+
 /* Packs a chunk's keys and values. */
 static void amx_pack_chunk(amx_state *s, int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
     const amx_plan *t = s->plan;
     const int64_t place = s->chunk[chunk].place;
     uint16_t *target = s->keys + 2 * place * t->steps * AMX_ELEMENT;
-    amx_source keys = amx_source_of(s, &p->key, chunk);
+    amx_source keys, values;
+    if (s->pages) {
+        amx_gather(s, chunk, &keys, &values);
+    } else {
+        keys = amx_source_of(s, &p->key, chunk);
+        values = amx_source_of(s, &p->value, chunk);
+    }
     __m512i top = amx_pack_keys(&keys, p->head_dim, t->steps, target, _mm512_setzero_si512());
     keys.row += 16 * keys.stride;
     keys.ahead += 16 * keys.stride;
     keys.count -= 16;
     keys.coming -= 16;
     top = amx_pack_keys(&keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
-    const amx_source values = amx_source_of(s, &p->value, chunk);
     s->packed[place].values_fit = amx_pack_values(values, p->value_dim, t->value_tiles,
                                                   s->values + place * t->value_tiles * AMX_ELEMENT);
     s->packed[place].top = amx_top(top);
