@@ -23,11 +23,50 @@
 #include "operations/recurrent/cpu/chunk/rows_body.h"
 #include "operations/recurrent/cpu/chunk/tile.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
+#ifdef EJKI_TIER_AMX
+#include "operations/recurrent/cpu/chunk/chunk_tiles.h"
+#endif
 
 #include <string.h>
 
 /* Heads that share products of rows at most. */
 enum { MOST_SHARED = 8 };
+
+#ifndef EJKI_TIER_AMX
+/* Without tiles; chunk_tiles.h has the same words. */
+static rec_size tile_floats(const rec_problem *p) {
+    (void)p;
+    return 0;
+}
+static void begin_tiles(chunk *c, float *memory) {
+    (void)c;
+    (void)memory;
+}
+static void end_tiles(const chunk *c) {
+    (void)c;
+}
+static bool shared_in_tiles(chunk *c, rec_size h) {
+    (void)c;
+    (void)h;
+    return false;
+}
+static bool head_in_tiles(chunk *c, rec_size h) {
+    (void)c;
+    (void)h;
+    return false;
+}
+static bool meet_state(chunk *c, float *state, const float **k_met, const float **q_met) {
+    (void)c;
+    (void)state;
+    (void)k_met;
+    (void)q_met;
+    return false;
+}
+static void add_tokens(chunk *c, float *state) {
+    (void)c;
+    (void)state;
+}
+#endif
 
 /* ---- Chunks ------------------------------------------------------------------------------------------ */
 
@@ -38,9 +77,9 @@ static void clear_out(const rec_problem *p, rec_size b, rec_size t, rec_size h, 
         element_store((ejk_dtype)out->dtype, out->data, rec_at(out, b, t, h) + c, 0);
 }
 
-/* out = e^G Q S + P U, columns `at` on. Rows of U behind a token are not touched, so that what they hold, be it NaN,
+/* out = e^G Q S + P U, columns `at` on; Q S is `met`, or made. Rows of U behind a token are not touched, so that what they hold, be it NaN,
  * does not reach it. */
-static void write_out(chunk *c, rec_size h, rec_size at, const float *state) {
+INLINE void write_out(chunk *c, rec_size h, rec_size at, const float *state, const float *met) {
     const rec_view *out = &c->p->view[REC_OUT];
     const ejk_dtype dtype = (ejk_dtype)out->dtype;
     const rec_size columns = c->p->value_size;
@@ -48,8 +87,7 @@ static void write_out(chunk *c, rec_size h, rec_size at, const float *state) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         prefetch(&c->ahead);
         const float *own = c->own + r * CHUNK, *u = c->u + r * TILE_COLUMNS;
-        tile_clear(sum);
-        tile(c->p->key_size, token_rows(c, c->qt, r), 1, TILE_COLUMNS, state, sum);
+        tile_met(c, c->qt, r, state, met, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf seen = v_set1(c->seen[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = v_mul(seen, sum[i][j]);
@@ -74,9 +112,17 @@ static void write_out(chunk *c, rec_size h, rec_size at, const float *state) {
 }
 
 static void run_slab(chunk *c, rec_size h, rec_size at, float *state) {
+    const bool delta = c->p->update == REC_DELTA;
+    const float *k_met, *q_met;
     load_values(c, h, at);
-    if (c->p->update == REC_DELTA) solve(c, state, NULL);
-    write_out(c, h, at, state);
+    if (meet_state(c, state, &k_met, &q_met)) {
+        if (delta) solve(c, NULL, k_met, NULL);
+        write_out(c, h, at, NULL, q_met);
+        add_tokens(c, state);
+        return;
+    }
+    if (delta) solve(c, state, NULL, NULL);
+    write_out(c, h, at, state, NULL);
     update_state(c, state, state);
 }
 
@@ -132,7 +178,7 @@ static division divide(const rec_problem *p, int32_t workers) {
 
 /* Floats of a chunk and of the states of a task. */
 static rec_size worker_floats(const rec_problem *p, const division *d) {
-    return chunk_floats(p) + d->heads * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
+    return chunk_floats(p) + tile_floats(p) + d->heads * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
 }
 
 /* Rows are prefetched in equal numbers before all tiles of a head. */
@@ -180,8 +226,9 @@ static void run_task(chunk *c, const task *t, float *states) {
         if (resets) memset(states, 0, (size_t)(t->heads * slabs * size) * sizeof *states);
         if (c->count == 0) continue;
         for (rec_size i = 0; i < t->heads; i++) {
-            if (i % t->shared == 0) load_shared(c, t->head + i);
-            load_head(c, t->head + i);
+            const rec_size h = t->head + i;
+            if (i % t->shared == 0 && !shared_in_tiles(c, h)) load_shared(c, h);
+            if (!head_in_tiles(c, h)) load_head(c, h);
             ask_ahead(c, t, i, n);
             for (rec_size j = 0; j < slabs; j++)
                 run_slab(c, t->head + i, t->first + j * TILE_COLUMNS,
@@ -200,8 +247,10 @@ static void work(void *argument, int64_t index) {
     const rec_size floats = worker_floats(p, &d);
     float *memory = (float *)run->workspace + index * floats;
     chunk c = {.p = p, .scale = (float)p->scale, .pitch = pitch_of(p)};
-    memset(memory, 0, (size_t)chunk_floats(p) * sizeof *memory);
+    float *states = memory + chunk_floats(p) + tile_floats(p);
+    memset(memory, 0, (size_t)(states - memory) * sizeof *memory);
     place_chunk(&c, memory);
+    begin_tiles(&c, memory + chunk_floats(p));
     const rec_size slabs = slabs_of(p), parts = d.parts, units = p->heads / d.heads;
     const rec_size tasks = p->sequences * units * parts;
     for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
@@ -212,8 +261,9 @@ static void work(void *argument, int64_t index) {
                         .first = slabs * part / parts * TILE_COLUMNS,
                         .last = ejki_min(slabs * (part + 1) / parts * TILE_COLUMNS, p->value_size)};
         c.sequence = rec_sequence_of(p, n / parts / units);
-        run_task(&c, &t, memory + chunk_floats(p));
+        run_task(&c, &t, states);
     }
+    end_tiles(&c);
     if (index > 0) return;
     for (rec_size t = rec_covered(p); t < p->tokens; t++)
         for (rec_size h = 0; h < p->heads; h++) clear_out(p, 0, t, h, 0, p->value_size);

@@ -236,7 +236,7 @@ static void pass_chunk(work *w, const bool delta, rec_size begin, bool resets, b
     for (rec_size s = 0; s < w->b.slabs && (delta || stores); s++) {
         const rec_size at = s * c->pitch * TILE_COLUMNS;
         load_values(c, w->at.h, s * TILE_COLUMNS);
-        if (delta) solve(c, state + at, x_of(w, begin, s));
+        if (delta) solve(c, state + at, NULL, x_of(w, begin, s));
         if (stores) update_state(c, state + at, cell_of(w, next) + at);
     }
 }

@@ -175,7 +175,7 @@ static void load_values(chunk *c, rec_size h, rec_size at) {
               c->p->value_size, 1, c->u, TILE_COLUMNS);
 }
 
-/* What heads with the same query and key share. */
+/* What heads with the same query and key share; as floats. */
 static void load_shared(chunk *c, rec_size h) {
     load_queries(c, h);
     load_keys(c, h);
@@ -212,7 +212,8 @@ static void load_bonuses(chunk *c, rec_size h) {
     }
 }
 
-static void load_head(chunk *c, rec_size h) {
+/* Decays of a head, and what its tokens do to each other. */
+static void load_products(chunk *c, rec_size h) {
     const bool delta = c->p->update == REC_DELTA, old = c->p->read == REC_BEFORE;
     load_betas(c, h);
     if (old) load_bonuses(c, h);
@@ -234,8 +235,14 @@ static void load_head(chunk *c, rec_size h) {
         channel_products(c, false, true);
     else
         channel_products(c, false, false);
+}
+
+static void load_head(chunk *c, rec_size h) {
+    load_products(c, h);
+    if (!c->p->key_decay) return;
     pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
-    if (delta) pack_transposed(c->carried, c->pitch, c->count, c->pitch, c->kt);
+    if (c->p->update == REC_DELTA)
+        pack_transposed(c->carried, c->pitch, c->count, c->pitch, c->kt);
 }
 
 /* ---- Rows of the next chunk ---------------------------------------------------------------------- */

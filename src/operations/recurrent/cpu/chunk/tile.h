@@ -73,6 +73,7 @@ typedef struct chunk {
     float bonus[CHUNK]; /* what a value is multiplied by in its own output then */
     float beta[CHUNK];
     float q_norm[CHUNK], k_norm[CHUNK]; /* what rows were multiplied by */
+    struct chunk_tiles *tiles;          /* operands of AMX: chunk_tiles.h */
     int paddings;                       /* tokens that do not count, among those of the chunk */
     rec_size padding[CHUNK];
 } chunk;
@@ -124,6 +125,16 @@ INLINE const float *token_rows(const chunk *c, const float *slabs, rec_size r) {
     return slabs + r / TILE_COLUMNS * c->pitch * TILE_COLUMNS + r % TILE_COLUMNS;
 }
 
+/* sum = products of rows r on of tokens with the state: `met` has them, or `slabs` the rows. */
+INLINE void tile_met(const chunk *c, const float *slabs, rec_size r, const float *state,
+                     const float *met, vf sum[TILE_ROWS][TILE_VECTORS]) {
+    tile_clear(sum);
+    if (!met) tile(c->p->key_size, token_rows(c, slabs, r), 1, TILE_COLUMNS, state, sum);
+    EJKI_UNROLL for (int i = 0; met && i < TILE_ROWS; i++)
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+            sum[i][j] = v_load(met + (r + i) * TILE_COLUMNS + j * VL);
+}
+
 /* Products of `rows` and k, up to the diagonal. */
 static void multiply_rows(const chunk *c, const float *slabs, float *to) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS)
@@ -141,16 +152,15 @@ static void multiply_rows(const chunk *c, const float *slabs, float *to) {
 
 /*
  * X = V - e^G K S - (K K' decays, below the diagonal) U and U = beta X, a tile of rows after the other: what is above
- * it by a product, its own triangle in registers. u has V. X goes to `x`, unless that is NULL.
+ * it by a product, its own triangle in registers. u has V. X goes to `x`, unless that is NULL. K S is `met`, or made.
  */
-INLINE void solve(chunk *c, const float *state, float *x) {
+INLINE void solve(chunk *c, const float *state, const float *met, float *x) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         prefetch(&c->ahead);
         const float *rest = c->rest + r * CHUNK;
         float *u = c->u + r * TILE_COLUMNS;
-        tile_clear(sum);
-        tile(c->p->key_size, token_rows(c, c->kt, r), 1, TILE_COLUMNS, state, sum);
+        tile_met(c, c->kt, r, state, met, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf since = v_set1(-c->since[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =

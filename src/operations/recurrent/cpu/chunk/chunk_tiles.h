@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tokens read from a state and add to it, and products of their rows, by tiles of AMX. Queries, keys, the state
+ * and U are rounded to bf16 on their way; the state itself, sums, decays of heads and what is solved for stay floats. A
+ * state after the last token would show that, and so would sums that a norm makes large: calls that want a final state,
+ * or outputs of floats, have their products in floats.
+ *
+ * A chunk of 32 tokens is one step of a tile of keys as columns, so that a tile of the state is loaded, takes in one
+ * product and is stored.
+ */
+#ifndef EJKI_RECURRENT_CHUNK_TILES_H
+#define EJKI_RECURRENT_CHUNK_TILES_H
+
+#include "operations/recurrent/cpu/chunk/rows_body.h"
+
+#include "kernels/simd/amx.h"
+
+#include <immintrin.h>
+
+_Static_assert(CHUNK == 32 && TILE_COLUMNS == 32, "a chunk is a step, a slab two tiles");
+
+enum { AMX_STEP = 32, AMX_ELEMENTS = 512, AMX_ROWS = 16 };
+
+typedef struct chunk_tiles {
+    rec_size steps;     /* of key channels */
+    float *k_met, *q_met; /* [CHUNK][TILE_COLUMNS]: products with the state */
+    /* Left operands: [half of the tokens][step] and [16 channels]; right ones: [step][half of the columns]. */
+    uint16_t *q, *k, *k_columns, *k_right, *state, *u;
+} chunk_tiles;
+
+static rec_size steps_of(const rec_problem *p) {
+    return ejki_cdiv(p->key_size, AMX_STEP);
+}
+
+/* Floats of operands and of the struct that says where they are. */
+static rec_size tile_floats(const rec_problem *p) {
+    const rec_size tile = AMX_ELEMENTS / 2;
+    return 2 * CHUNK * TILE_COLUMNS + (10 * steps_of(p) + 2) * tile + 16 * VL;
+}
+
+static bool takes_tiles(const rec_problem *p) {
+    return !p->view[REC_FINAL].present && p->view[REC_OUT].dtype == (int)EJK_DTYPE_BF16;
+}
+
+static void begin_tiles(chunk *c, float *memory) {
+    if (!takes_tiles(c->p)) return;
+    const rec_size steps = steps_of(c->p), tile = 2 * AMX_ELEMENTS;
+    chunk_tiles *t = (chunk_tiles *)(void *)memory;
+    t->steps = steps;
+    t->k_met = memory + 16 * VL;
+    t->q_met = t->k_met + CHUNK * TILE_COLUMNS;
+    t->q = (uint16_t *)(void *)(t->q_met + CHUNK * TILE_COLUMNS);
+    t->k = t->q + steps * tile;
+    t->k_columns = t->k + steps * tile;
+    t->k_right = t->k_columns + steps * tile;
+    t->state = t->k_right + steps * tile;
+    t->u = t->state + steps * tile;
+    c->tiles = t;
+    amx_open();
+}
+
+static void end_tiles(const chunk *c) {
+    if (c->tiles) amx_close();
+}
+
+/* ---- Operands ---------------------------------------------------------------------------------------- */
+
+INLINE __m512i round_both(vf a, vf b) {
+    return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+}
+
+/* Rows of tokens as left operands. */
+static void round_tokens(const chunk *c, const float *rows, uint16_t *to) {
+    const rec_size steps = c->tiles->steps;
+    for (rec_size r = 0; r < CHUNK; r++, rows += c->pitch)
+        for (rec_size s = 0; s < steps; s++) {
+            const bool there = r < c->count, both = AMX_STEP * s + VL < c->pitch;
+            const vf a = there ? v_load(rows + AMX_STEP * s) : v_zero();
+            const vf b = there && both ? v_load(rows + AMX_STEP * s + VL) : v_zero();
+            const rec_size tile = r / AMX_ROWS * steps + s;
+            _mm512_storeu_si512(to + tile * AMX_ELEMENTS + r % AMX_ROWS * AMX_STEP,
+                                round_both(a, b));
+        }
+}
+
+/* Left operands of tokens as right ones: words are pairs of channels, columns tokens. */
+static void turn_tokens(const chunk *c, const uint16_t *left, uint16_t *to) {
+    const rec_size steps = c->tiles->steps;
+    for (rec_size half = 0; half < 2; half++)
+        for (rec_size s = 0; s < steps; s++) {
+            const uint16_t *from = left + (half * steps + s) * AMX_ELEMENTS;
+            uint16_t *at = to + (2 * s + half) * AMX_ELEMENTS;
+            vf block[VL];
+            EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
+                _mm512_loadu_ps((const void *)(from + i * AMX_STEP));
+            v_transpose(block);
+            EJKI_UNROLL for (int i = 0; i < VL; i++)
+                _mm512_storeu_ps((void *)(at + i * AMX_STEP), block[i]);
+        }
+}
+
+/* Keys with a channel a row, for what they add to the state: from `kt`, in slabs. */
+static void round_columns(const chunk *c) {
+    for (rec_size d = 0; d < c->pitch; d++) {
+        const float *row = c->kt + d * TILE_COLUMNS;
+        _mm512_storeu_si512(c->tiles->k_columns + d * AMX_STEP,
+                            round_both(v_load(row), v_load(row + VL)));
+    }
+}
+
+/* Two rows of 16 columns as a row of a right operand. */
+INLINE __m512i pair_rows(vf even, vf odd) {
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(order, round_both(even, odd));
+}
+
+/* Rows of a slab as right operands; those from `count` on, an even number, are 0. The rows are multiplied by `by`,
+ * behind that if `after`. */
+INLINE void pair_slab(const bool after, float *rows, const float *by, rec_size count, rec_size all,
+                      uint16_t *to) {
+    for (rec_size r = 0; r < all; r += 2, rows += 2 * TILE_COLUMNS) {
+        uint16_t *at = to + r / AMX_STEP * 2 * AMX_ELEMENTS + r % AMX_STEP * VL;
+        EJKI_UNROLL for (int j = 0; j < 2; j++) {
+            if (r >= count) {
+                _mm512_storeu_si512(at + j * AMX_ELEMENTS, _mm512_setzero_si512());
+                continue;
+            }
+            float *even = rows + j * VL, *odd = even + TILE_COLUMNS;
+            const vf a = v_load(even), b = v_load(odd);
+            const vf with_a = v_mul(v_set1(by[r]), a), with_b = v_mul(v_set1(by[r + 1]), b);
+            _mm512_storeu_si512(at + j * AMX_ELEMENTS,
+                                after ? pair_rows(a, b) : pair_rows(with_a, with_b));
+            if (!after) continue;
+            v_store(even, with_a);
+            v_store(odd, with_b);
+        }
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------------------------- */
+
+/* to[32][32] = left right, over the key channels. */
+static void tile_product(rec_size steps, const uint16_t *left, const uint16_t *right, float *to) {
+    const uint16_t *lower = left + steps * AMX_ELEMENTS;
+    AMX_BARRIER();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (rec_size s = 0; s < steps; s++, right += 2 * AMX_ELEMENTS) {
+        _tile_loadd(4, right, 64);
+        _tile_loadd(6, left + s * AMX_ELEMENTS, 64);
+        _tile_dpbf16ps(0, 6, 4);
+        _tile_loadd(5, right + AMX_ELEMENTS, 64);
+        _tile_dpbf16ps(1, 6, 5);
+        _tile_loadd(7, lower + s * AMX_ELEMENTS, 64);
+        _tile_dpbf16ps(2, 7, 4);
+        _tile_dpbf16ps(3, 7, 5);
+    }
+    _tile_stored(0, to, 4 * TILE_COLUMNS);
+    _tile_stored(1, to + VL, 4 * TILE_COLUMNS);
+    _tile_stored(2, to + AMX_ROWS * TILE_COLUMNS, 4 * TILE_COLUMNS);
+    _tile_stored(3, to + AMX_ROWS * TILE_COLUMNS + VL, 4 * TILE_COLUMNS);
+    AMX_BARRIER();
+}
+
+/* What tokens read of a slab of the state, which has the decays of the chunk then. */
+static bool meet_state(chunk *c, float *state, const float **k_met, const float **q_met) {
+    chunk_tiles *t = c->tiles;
+    if (!t) return false;
+    *k_met = t->k_met;
+    *q_met = t->q_met;
+    pair_slab(true, state, c->whole, c->pitch, t->steps * AMX_STEP, t->state);
+    if (c->p->update == REC_DELTA) tile_product(t->steps, t->k, t->state, t->k_met);
+    tile_product(t->steps, t->q, t->state, t->q_met);
+    return true;
+}
+
+/* A slab of the state takes in what the tokens add, U with the decays to the end of the chunk. */
+static void add_tokens(chunk *c, float *state) {
+    chunk_tiles *t = c->tiles;
+    pair_slab(false, c->u, c->until, c->rows, CHUNK, t->u);
+    const uint16_t *keys = t->k_columns;
+    const int64_t stride = 4 * TILE_COLUMNS;
+    AMX_BARRIER();
+    _tile_loadd(4, t->u, 64);
+    _tile_loadd(5, t->u + AMX_ELEMENTS, 64);
+    for (rec_size d = 0; d < c->pitch; d += 2 * AMX_ROWS, keys += 2 * AMX_ELEMENTS) {
+        float *at = state + d * TILE_COLUMNS, *next = at + AMX_ROWS * TILE_COLUMNS;
+        const bool more = d + AMX_ROWS < c->pitch;
+        prefetch(&c->ahead);
+        prefetch(&c->ahead);
+        _tile_loadd(6, keys, 64);
+        _tile_loadd(0, at, stride);
+        _tile_dpbf16ps(0, 6, 4);
+        _tile_loadd(1, at + VL, stride);
+        _tile_dpbf16ps(1, 6, 5);
+        if (more) {
+            prefetch(&c->ahead);
+            prefetch(&c->ahead);
+            _tile_loadd(7, keys + AMX_ELEMENTS, 64);
+            _tile_loadd(2, next, stride);
+            _tile_dpbf16ps(2, 7, 4);
+            _tile_loadd(3, next + VL, stride);
+            _tile_dpbf16ps(3, 7, 5);
+        }
+        _tile_stored(0, at, stride);
+        _tile_stored(1, at + VL, stride);
+        if (more) _tile_stored(2, next, stride);
+        if (more) _tile_stored(3, next + VL, stride);
+    }
+    AMX_BARRIER();
+}
+
+/* Rows of tokens as operands; `keys` are those that meet the state. */
+static void load_operands(chunk *c, const float *keys) {
+    round_tokens(c, c->q, c->tiles->q);
+    if (keys) round_tokens(c, keys, c->tiles->k);
+    pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
+    round_columns(c);
+}
+
+static bool shared_in_tiles(chunk *c, rec_size h) {
+    chunk_tiles *t = c->tiles;
+    if (!t) return false;
+    load_queries(c, h);
+    load_keys(c, h);
+    if (c->p->key_decay) return true;
+    load_operands(c, c->k);
+    turn_tokens(c, t->k, t->k_right);
+    tile_product(t->steps, t->q, t->k_right, c->qk);
+    if (c->p->update == REC_DELTA) tile_product(t->steps, t->k, t->k_right, c->kk);
+    return true;
+}
+
+static bool head_in_tiles(chunk *c, rec_size h) {
+    if (!c->tiles) return false;
+    load_products(c, h);
+    if (c->p->key_decay) load_operands(c, c->p->update == REC_DELTA ? c->carried : NULL);
+    return true;
+}
+
+#endif
