@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What tokens read from a state and add to it, and products of their rows, by tiles of AMX. Queries, keys, the state
- * and U are rounded to bf16 on their way; the state itself, sums, decays of heads and what is solved for stay floats. A
- * state after the last token would show that, and so would sums that a norm makes large: calls that want a final state,
- * or outputs of floats, have their products in floats.
+ * and U are rounded to bf16 on their way; the state itself, sums, decays of heads and what is solved for stay floats.
+ *
+ * A state after the last token would show that: where one is wanted, the state that keys meet and U are sums of three
+ * numbers of bf16, which have all bits of a float. Keys are none, so that those with decays or a norm have their
+ * products in floats then; and so has all where outputs are floats, which a norm may make large.
  *
  * A chunk of 32 tokens is one step of a tile of keys as columns, so that a tile of the state is loaded, takes in one
  * product and is stored.
@@ -19,12 +21,13 @@
 
 _Static_assert(CHUNK == 32 && TILE_COLUMNS == 32, "a chunk is a step, a slab two tiles");
 
-enum { AMX_STEP = 32, AMX_ELEMENTS = 512, AMX_ROWS = 16 };
+enum { AMX_STEP = 32, AMX_ELEMENTS = 512, AMX_ROWS = 16, MOST_TERMS = 3 };
 
 typedef struct chunk_tiles {
-    rec_size steps;     /* of key channels */
+    rec_size steps;       /* of key channels */
+    int terms;            /* numbers of bf16 that an element of the state and of U is */
     float *k_met, *q_met; /* [CHUNK][TILE_COLUMNS]: products with the state */
-    /* Left operands: [half of the tokens][step] and [16 channels]; right ones: [step][half of the columns]. */
+    /* Left operands: [half of the tokens][step] and [16 channels]; right ones: [term][step][half of the columns]. */
     uint16_t *q, *k, *k_columns, *k_right, *state, *u;
 } chunk_tiles;
 
@@ -35,18 +38,24 @@ static rec_size steps_of(const rec_problem *p) {
 /* Floats of operands and of the struct that says where they are. */
 static rec_size tile_floats(const rec_problem *p) {
     const rec_size tile = AMX_ELEMENTS / 2;
-    return 2 * CHUNK * TILE_COLUMNS + (10 * steps_of(p) + 2) * tile + 16 * VL;
+    const rec_size tiles = (8 + 2 * MOST_TERMS) * steps_of(p) + 2 * MOST_TERMS;
+    return 2 * CHUNK * TILE_COLUMNS + tiles * tile + 16 * VL;
 }
 
-static bool takes_tiles(const rec_problem *p) {
-    return !p->view[REC_FINAL].present && p->view[REC_OUT].dtype == (int)EJK_DTYPE_BF16;
+/* Numbers of bf16 for an element; 0: products are of floats. */
+static int terms_of(const rec_problem *p) {
+    const bool exact =
+        p->view[REC_KEY].dtype == (int)EJK_DTYPE_BF16 && !p->normalise && !p->key_decay;
+    if (p->view[REC_OUT].dtype != (int)EJK_DTYPE_BF16) return 0;
+    return !p->view[REC_FINAL].present ? 1 : exact ? MOST_TERMS : 0;
 }
 
 static void begin_tiles(chunk *c, float *memory) {
-    if (!takes_tiles(c->p)) return;
+    if (terms_of(c->p) == 0) return;
     const rec_size steps = steps_of(c->p), tile = 2 * AMX_ELEMENTS;
     chunk_tiles *t = (chunk_tiles *)(void *)memory;
     t->steps = steps;
+    t->terms = terms_of(c->p);
     t->k_met = memory + 16 * VL;
     t->q_met = t->k_met + CHUNK * TILE_COLUMNS;
     t->q = (uint16_t *)(void *)(t->q_met + CHUNK * TILE_COLUMNS);
@@ -54,7 +63,7 @@ static void begin_tiles(chunk *c, float *memory) {
     t->k_columns = t->k + steps * tile;
     t->k_right = t->k_columns + steps * tile;
     t->state = t->k_right + steps * tile;
-    t->u = t->state + steps * tile;
+    t->u = t->state + t->terms * steps * tile;
     c->tiles = t;
     amx_open();
 }
@@ -108,30 +117,38 @@ static void round_columns(const chunk *c) {
     }
 }
 
-/* Two rows of 16 columns as a row of a right operand. */
-INLINE __m512i pair_rows(vf even, vf odd) {
+/* Two rows of 16 columns as rows of right operands, one for each term, `apart` elements from each other. */
+INLINE void pair_rows(const int terms, vf even, vf odd, rec_size apart, uint16_t *to) {
     const __m512i order =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, round_both(even, odd));
+    EJKI_UNROLL for (int n = 0; n < terms; n++, to += apart) {
+        const __m512i pairs = _mm512_permutexvar_epi16(order, round_both(even, odd));
+        _mm512_storeu_si512(to, pairs);
+        if (n + 1 == terms) break;
+        const __m512i second = _mm512_set1_epi32((int)0xffff0000u);
+        even = v_sub(even, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
+        odd = v_sub(odd, _mm512_castsi512_ps(_mm512_and_si512(pairs, second)));
+    }
 }
 
 /* Rows of a slab as right operands; those from `count` on, an even number, are 0. The rows are multiplied by `by`,
  * behind that if `after`. */
-INLINE void pair_slab(const bool after, float *rows, const float *by, rec_size count, rec_size all,
-                      uint16_t *to) {
+INLINE void pair_slab(const int terms, const bool after, float *rows, const float *by,
+                      rec_size count, rec_size all, uint16_t *to) {
+    const rec_size apart = all / AMX_STEP * 2 * AMX_ELEMENTS;
     for (rec_size r = 0; r < all; r += 2, rows += 2 * TILE_COLUMNS) {
         uint16_t *at = to + r / AMX_STEP * 2 * AMX_ELEMENTS + r % AMX_STEP * VL;
-        EJKI_UNROLL for (int j = 0; j < 2; j++) {
+        EJKI_UNROLL for (int j = 0; j < 2; j++, at += AMX_ELEMENTS) {
             if (r >= count) {
-                _mm512_storeu_si512(at + j * AMX_ELEMENTS, _mm512_setzero_si512());
+                for (int n = 0; n < terms; n++)
+                    _mm512_storeu_si512(at + n * apart, _mm512_setzero_si512());
                 continue;
             }
             float *even = rows + j * VL, *odd = even + TILE_COLUMNS;
             const vf a = v_load(even), b = v_load(odd);
             const vf with_a = v_mul(v_set1(by[r]), a), with_b = v_mul(v_set1(by[r + 1]), b);
-            _mm512_storeu_si512(at + j * AMX_ELEMENTS,
-                                after ? pair_rows(a, b) : pair_rows(with_a, with_b));
+            pair_rows(terms, after ? a : with_a, after ? b : with_b, apart, at);
             if (!after) continue;
             v_store(even, with_a);
             v_store(odd, with_b);
@@ -141,15 +158,16 @@ INLINE void pair_slab(const bool after, float *rows, const float *by, rec_size c
 
 /* ---- Products ---------------------------------------------------------------------------------------- */
 
-/* to[32][32] = left right, over the key channels. */
-static void tile_product(rec_size steps, const uint16_t *left, const uint16_t *right, float *to) {
+/* to[32][32] = left right, over the key channels and terms of the right one. */
+static void tile_product(rec_size steps, int terms, const uint16_t *left, const uint16_t *right,
+                         float *to) {
     const uint16_t *lower = left + steps * AMX_ELEMENTS;
     AMX_BARRIER();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (rec_size s = 0; s < steps; s++, right += 2 * AMX_ELEMENTS) {
+    for (rec_size n = 0, s = 0; n < terms * steps; n++, right += 2 * AMX_ELEMENTS) {
         _tile_loadd(4, right, 64);
         _tile_loadd(6, left + s * AMX_ELEMENTS, 64);
         _tile_dpbf16ps(0, 6, 4);
@@ -158,6 +176,7 @@ static void tile_product(rec_size steps, const uint16_t *left, const uint16_t *r
         _tile_loadd(7, lower + s * AMX_ELEMENTS, 64);
         _tile_dpbf16ps(2, 7, 4);
         _tile_dpbf16ps(3, 7, 5);
+        s = s + 1 == steps ? 0 : s + 1;
     }
     _tile_stored(0, to, 4 * TILE_COLUMNS);
     _tile_stored(1, to + VL, 4 * TILE_COLUMNS);
@@ -172,34 +191,34 @@ static bool meet_state(chunk *c, float *state, const float **k_met, const float 
     if (!t) return false;
     *k_met = t->k_met;
     *q_met = t->q_met;
-    pair_slab(true, state, c->whole, c->pitch, t->steps * AMX_STEP, t->state);
-    if (c->p->update == REC_DELTA) tile_product(t->steps, t->k, t->state, t->k_met);
-    tile_product(t->steps, t->q, t->state, t->q_met);
+    const bool delta = c->p->update == REC_DELTA;
+    const rec_size all = t->steps * AMX_STEP;
+    if (delta && t->terms > 1)
+        pair_slab(MOST_TERMS, true, state, c->whole, c->pitch, all, t->state);
+    else
+        pair_slab(1, true, state, c->whole, c->pitch, all, t->state);
+    if (delta) tile_product(t->steps, t->terms, t->k, t->state, t->k_met);
+    tile_product(t->steps, 1, t->q, t->state, t->q_met);
     return true;
 }
 
-/* A slab of the state takes in what the tokens add, U with the decays to the end of the chunk. */
-static void add_tokens(chunk *c, float *state) {
-    chunk_tiles *t = c->tiles;
-    pair_slab(false, c->u, c->until, c->rows, CHUNK, t->u);
-    const uint16_t *keys = t->k_columns;
+/* A slab of the state takes in what the tokens add, one term of U after the other. */
+static void add_term(chunk *c, const uint16_t *u, float *state, bool asks) {
+    const uint16_t *keys = c->tiles->k_columns;
     const int64_t stride = 4 * TILE_COLUMNS;
     AMX_BARRIER();
-    _tile_loadd(4, t->u, 64);
-    _tile_loadd(5, t->u + AMX_ELEMENTS, 64);
+    _tile_loadd(4, u, 64);
+    _tile_loadd(5, u + AMX_ELEMENTS, 64);
     for (rec_size d = 0; d < c->pitch; d += 2 * AMX_ROWS, keys += 2 * AMX_ELEMENTS) {
         float *at = state + d * TILE_COLUMNS, *next = at + AMX_ROWS * TILE_COLUMNS;
         const bool more = d + AMX_ROWS < c->pitch;
-        prefetch(&c->ahead);
-        prefetch(&c->ahead);
+        for (int n = 0; asks && n < (more ? 4 : 2); n++) prefetch(&c->ahead);
         _tile_loadd(6, keys, 64);
         _tile_loadd(0, at, stride);
         _tile_dpbf16ps(0, 6, 4);
         _tile_loadd(1, at + VL, stride);
         _tile_dpbf16ps(1, 6, 5);
         if (more) {
-            prefetch(&c->ahead);
-            prefetch(&c->ahead);
             _tile_loadd(7, keys + AMX_ELEMENTS, 64);
             _tile_loadd(2, next, stride);
             _tile_dpbf16ps(2, 7, 4);
@@ -212,6 +231,17 @@ static void add_tokens(chunk *c, float *state) {
         if (more) _tile_stored(3, next + VL, stride);
     }
     AMX_BARRIER();
+}
+
+/* U has the decays to the end of the chunk. Its smallest terms come first. */
+static void add_tokens(chunk *c, float *state) {
+    chunk_tiles *t = c->tiles;
+    if (t->terms > 1)
+        pair_slab(MOST_TERMS, false, c->u, c->until, c->rows, CHUNK, t->u);
+    else
+        pair_slab(1, false, c->u, c->until, c->rows, CHUNK, t->u);
+    for (int n = t->terms - 1; n >= 0; n--)
+        add_term(c, t->u + n * 2 * AMX_ELEMENTS, state, n == 0);
 }
 
 /* Rows of tokens as operands; `keys` are those that meet the state. */
@@ -230,8 +260,8 @@ static bool shared_in_tiles(chunk *c, rec_size h) {
     if (c->p->key_decay) return true;
     load_operands(c, c->k);
     turn_tokens(c, t->k, t->k_right);
-    tile_product(t->steps, t->q, t->k_right, c->qk);
-    if (c->p->update == REC_DELTA) tile_product(t->steps, t->k, t->k_right, c->kk);
+    tile_product(t->steps, 1, t->q, t->k_right, c->qk);
+    if (c->p->update == REC_DELTA) tile_product(t->steps, 1, t->k, t->k_right, c->kk);
     return true;
 }
 
