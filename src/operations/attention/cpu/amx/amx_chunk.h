@@ -334,8 +334,9 @@ static __attribute__((noinline)) void amx_add_values_slow(amx_state *s, const am
             if (bits == 0) continue;
             const float rest = s->split ? ejk_bf16_to_f32(amx_rest_of(s, i, chunk)[place]) : 0;
             const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
-            const char *value = s->pages ? places.value[n]
-                                         : amx_address(p->value.data, start + j * p->value.stride_t);
+            const char *value = s->pages
+                                    ? places.value[n]
+                                    : amx_address(p->value.data, start + j * p->value.stride_t);
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 float *sum = amx_sum(s, i, d);
                 const vf more =

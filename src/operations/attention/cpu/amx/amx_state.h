@@ -22,7 +22,7 @@ typedef struct amx_places {
 typedef struct amx_pages {
     void (*find)(const void *context, int64_t key, amx_places *places);
     const void *context;
-    uint16_t *copy;    /* of a chunk: AMX_CHUNK rows of keys, then of values */
+    uint16_t *copy; /* of a chunk: AMX_CHUNK rows of keys, then of values */
     amx_places now, next;
 } amx_pages;
 
@@ -31,9 +31,9 @@ typedef struct amx_state {
     const ejki_flash_problem *problem;
     const amx_plan *plan;
     amx_pages *pages; /* NULL: the problem's tensors have keys and values */
-    bool fast;    /* weights are made by `form` beside the products */
-    bool precise; /* weights are computed in f32 */
-    bool split;   /* and multiplied as two bf16 numbers, rounded value and rounding error */
+    bool fast;        /* weights are made by `form` beside the products */
+    bool precise;     /* weights are computed in f32 */
+    bool split;       /* and multiplied as two bf16 numbers, rounded value and rounding error */
     bool drops;
     float scale; /* of raw products to base 2; 1 if amx_change_scores() has done it */
     amx_form form;

@@ -19,11 +19,13 @@
 
 enum { TILE_HALF = 16 * TILE_STEP };
 
-/* Bytes of a are signed, those of b are not. */
+/* Bytes of a are signed, those of b are not. Pairs of a pass by the first-level cache, which b fills. */
 #ifdef TILE_BYTE_DOT
-#define TILE_DOT(sums, a, b) _tile_dpbsud(sums, a, b)
+#define TILE_DOT(sums, a, b)   _tile_dpbsud(sums, a, b)
+#define TILE_LEFT(tile, a, by) _tile_loadd(tile, a, by)
 #else
-#define TILE_DOT(sums, a, b) _tile_dpbf16ps(sums, a, b)
+#define TILE_DOT(sums, a, b)   _tile_dpbf16ps(sums, a, b)
+#define TILE_LEFT(tile, a, by) _tile_stream_loadd(tile, a, by)
 #endif
 
 /* ---- Operands ----------------------------------------------------------------------------------------- */
@@ -106,12 +108,12 @@ INLINE void tiles_fill(int64_t words, int64_t room, int64_t count, float *target
 INLINE void tiles_add(const bool both, int64_t steps, const float *a, const float *b) {
     for (int64_t s = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
         _tile_loadd(4, b, 4 * TILE_COLUMNS);
-        _tile_loadd(6, a, 4 * TILE_STEP);
+        TILE_LEFT(6, a, 4 * TILE_STEP);
         TILE_DOT(0, 6, 4);
         _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
         TILE_DOT(1, 6, 5);
         if (!both) continue;
-        _tile_loadd(7, a + TILE_HALF, 4 * TILE_STEP);
+        TILE_LEFT(7, a + TILE_HALF, 4 * TILE_STEP);
         TILE_DOT(2, 7, 4);
         TILE_DOT(3, 7, 5);
     }

@@ -36,10 +36,8 @@ static ejki_flash_problem dense_of(const paged_problem *p, const paged_sequence 
                             .layout = EJKI_FLASH_DENSE};
     if (!s) return d;
     d.query = (ejki_bthd){amx_address(p->query.data, s->begin * p->query.token),
-                          .stride_t = p->query.token,
-                          .stride_h = p->query.head};
-    d.out = (ejki_bthd){amx_address(p->out.data, s->begin * p->out.token),
-                        .stride_t = p->out.token,
+                          .stride_t = p->query.token, .stride_h = p->query.head};
+    d.out = (ejki_bthd){amx_address(p->out.data, s->begin * p->out.token), .stride_t = p->out.token,
                         .stride_h = p->out.head};
     if (p->left >= 0) d.first_offset = ejki_max(s->keys - s->rows - p->left, -WITHOUT_END);
     if (p->causal) d.last_offset = s->keys - s->rows;
@@ -68,10 +66,13 @@ static void find(const void *context, int64_t key, amx_places *places) {
     for (int64_t i = 0; i < AMX_CHUNK; i++) places->key[i] = places->value[i] = item->zeros;
     for (int64_t t = low; t < high;) {
         const int64_t entry = t / p->page, end = ejki_min(high, (entry + 1) * p->page);
-        const int64_t page = paged_page(p, item->s.n, item->entries, entry), at = t - entry * p->page;
+        const int64_t page = paged_page(p, item->s.n, item->entries, entry),
+                      at = t - entry * p->page;
         const paged_cache *k = &p->key, *v = &p->value;
-        const char *from = amx_address(k->data, page * k->page + at * k->token + item->head * k->head);
-        const char *with = amx_address(v->data, page * v->page + at * v->token + item->head * v->head);
+        const char *from =
+            amx_address(k->data, page * k->page + at * k->token + item->head * k->head);
+        const char *with =
+            amx_address(v->data, page * v->page + at * v->token + item->head * v->head);
         for (; t < end; t++, from += 2 * k->token, with += 2 * v->token) {
             places->key[t - key] = from;
             places->value[t - key] = with;
@@ -82,8 +83,7 @@ static void find(const void *context, int64_t key, amx_places *places) {
 void ejki_paged_attend(const ejki_paged_prefill *item) {
     const ejki_flash_problem d = dense_of(item->p, &item->s), whole = dense_of(item->p, NULL);
     amx_plan plan = plan_of(&whole, item->most_rows, item->keys);
-    const amx_task task = {
-        .kv_head = item->head, .first_row = item->first_row, .rows = item->rows};
+    const amx_task task = {.kv_head = item->head, .first_row = item->first_row, .rows = item->rows};
     amx_pages pages = {
         .find = find, .context = item, .copy = (uint16_t *)(void *)(item->memory + plan.bytes)};
     amx_state state;

@@ -77,8 +77,8 @@ static void clear_out(const rec_problem *p, rec_size b, rec_size t, rec_size h, 
         element_store((ejk_dtype)out->dtype, out->data, rec_at(out, b, t, h) + c, 0);
 }
 
-/* out = e^G Q S + P U, columns `at` on; Q S is `met`, or made. Rows of U behind a token are not touched, so that what they hold, be it NaN,
- * does not reach it. */
+/* out = e^G Q S + P U, columns `at` on; Q S is `met`, or made. Rows of U behind a token are not touched, so that what
+ * they hold, be it NaN, does not reach it. */
 INLINE void write_out(chunk *c, rec_size h, rec_size at, const float *state, const float *met) {
     const rec_view *out = &c->p->view[REC_OUT];
     const ejk_dtype dtype = (ejk_dtype)out->dtype;

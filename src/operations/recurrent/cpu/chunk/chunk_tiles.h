@@ -240,8 +240,7 @@ static void add_tokens(chunk *c, float *state) {
         pair_slab(MOST_TERMS, false, c->u, c->until, c->rows, CHUNK, t->u);
     else
         pair_slab(1, false, c->u, c->until, c->rows, CHUNK, t->u);
-    for (int n = t->terms - 1; n >= 0; n--)
-        add_term(c, t->u + n * 2 * AMX_ELEMENTS, state, n == 0);
+    for (int n = t->terms - 1; n >= 0; n--) add_term(c, t->u + n * 2 * AMX_ELEMENTS, state, n == 0);
 }
 
 /* Rows of tokens as operands; `keys` are those that meet the state. */

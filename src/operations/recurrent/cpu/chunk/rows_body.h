@@ -241,8 +241,7 @@ static void load_head(chunk *c, rec_size h) {
     load_products(c, h);
     if (!c->p->key_decay) return;
     pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
-    if (c->p->update == REC_DELTA)
-        pack_transposed(c->carried, c->pitch, c->count, c->pitch, c->kt);
+    if (c->p->update == REC_DELTA) pack_transposed(c->carried, c->pitch, c->count, c->pitch, c->kt);
 }
 
 /* ---- Rows of the next chunk ---------------------------------------------------------------------- */

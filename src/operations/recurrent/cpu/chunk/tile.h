@@ -131,8 +131,8 @@ INLINE void tile_met(const chunk *c, const float *slabs, rec_size r, const float
     tile_clear(sum);
     if (!met) tile(c->p->key_size, token_rows(c, slabs, r), 1, TILE_COLUMNS, state, sum);
     EJKI_UNROLL for (int i = 0; met && i < TILE_ROWS; i++)
-        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-            sum[i][j] = v_load(met + (r + i) * TILE_COLUMNS + j * VL);
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
+            v_load(met + (r + i) * TILE_COLUMNS + j * VL);
 }
 
 /* Products of `rows` and k, up to the diagonal. */
