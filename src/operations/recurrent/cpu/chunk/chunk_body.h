@@ -24,7 +24,7 @@
 #include "operations/recurrent/cpu/chunk/tile.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 #ifdef EJKI_TIER_AMX
-#include "operations/recurrent/cpu/chunk/chunk_tiles.h"
+#include "operations/recurrent/cpu/chunk/amx/chunk_tiles.h"
 #endif
 
 #include <string.h>
