@@ -108,11 +108,10 @@ static inline vf v_silu_slope(vf x, vf s) {
 }
 
 /*
- * log(1 + e^x) = max(x, 0) + log(1 + u), u = e^-|x|; the logarithm by 2 artanh(s), s = u / (2 + u) up to 1/3, whose
+ * log(1 + e^x) = max(x, 0) + log(1 + u), given u = e^-|x|; the logarithm by 2 artanh(s), s = u / (2 + u) up to 1/3, whose
  * series ends with s^15 (1.5e-9). NaN stays NaN.
  */
-static inline vf v_softplus(vf x) {
-    const vf u = v_exp(v_sub(v_zero(), v_abs(x)));
+static inline vf v_softplus_of(vf x, vf u) {
     const vf s = v_div(u, v_add(u, v_set1(2.0f))), square = v_mul(s, s);
     vf q = v_set1(2.0f / 15);
     q = v_fma(q, square, v_set1(2.0f / 13));
@@ -123,6 +122,9 @@ static inline vf v_softplus(vf x) {
     q = v_fma(q, square, v_set1(2.0f / 3));
     q = v_fma(q, square, v_set1(2.0f));
     return v_fma(q, s, v_max(v_zero(), x));
+}
+static inline vf v_softplus(vf x) {
+    return v_softplus_of(x, v_exp(v_sub(v_zero(), v_abs(x))));
 }
 
 #endif

@@ -28,9 +28,9 @@ static void head_decays(chunk *c, rec_size h) {
         c->until[i] = (float)(total - sum[i]);
     }
     for (int i = 0; i < CHUNK; i += VL) {
-        v_store(decay + i, v_exp(v_load(decay + i)));
-        v_store(c->since + i, v_exp(v_load(c->since + i)));
-        v_store(c->until + i, v_exp(v_load(c->until + i)));
+        v_store(decay + i, gate_exp(v_load(decay + i)));
+        v_store(c->since + i, gate_exp(v_load(c->since + i)));
+        v_store(c->until + i, gate_exp(v_load(c->until + i)));
     }
     memcpy(c->d, decay, sizeof decay);
     memcpy(c->seen, c->since, sizeof c->seen);

@@ -84,8 +84,8 @@ INLINE void load_columns(const work *w, const int width, const token *t, rec_siz
         to->x[n] = v_load(kept + (2 + n) * VL);
         if (at >= p->value_size) continue;
         if (gv->present)
-            to->dv[n] =
-                v_exp(view_part(gv, rec_at(gv, w->at.q.batch, t->t, w->at.h), at, p->value_size));
+            to->dv[n] = gate_exp(
+                view_part(gv, rec_at(gv, w->at.q.batch, t->t, w->at.h), at, p->value_size));
         if (d_out->present)
             to->d_out[n] = v_mul(
                 v_set1((float)p->scale),
@@ -108,8 +108,8 @@ INLINE void advance(const work *w, const int width, const token *t, rec_size c, 
         u[n] = is_there ? view_part(value, own, at, p->value_size) : v_zero();
         dv[n] = v_set1(1);
         if (gv->present && is_there) {
-            dv[n] =
-                v_exp(view_part(gv, rec_at(gv, w->at.q.batch, t->t, w->at.h), at, p->value_size));
+            dv[n] = gate_exp(
+                view_part(gv, rec_at(gv, w->at.q.batch, t->t, w->at.h), at, p->value_size));
             if (p->update == REC_DELTA) x[n] = v_mul(x[n], dv[n]);
         }
         if (p->update == REC_DELTA) {

@@ -182,7 +182,7 @@ static void put_step(const head_work *w, const token *t, const gradient *g, floa
     float raw[VL], size[VL];
     const vf x = raw_part(p, w->q.batch, t->t, w->h, 0);
     v_store(raw, x);
-    v_store(size, p->softplus ? v_softplus(x) : x);
+    v_store(size, p->softplus ? gate_softplus(x) : x);
     const bool bounded = size[0] < (float)p->least || size[0] > (float)p->most;
     const float slope = bounded ? 0 : p->softplus ? 1 / (1 + expf(-raw[0])) : 1;
     const float d = slope * (g->head * fmaxf(step_rate(p, w->h), -3e38f) + g->beta);
@@ -210,7 +210,7 @@ static void put_gates(const head_work *w, const token *t, const gradient *g, flo
             const vf raw = raw_part(p, w->q.batch, t->t, w->h, c), gate = raw_gate(p, w->h, raw);
             const float factor = -expf(view_load(rate, w->h * rate->stride[2]));
             part[1] += v_sum(v_mul(d, v_max(gate, v_set1(-3e38f))));
-            d = v_mul(d, v_mul(v_set1(factor), v_sigmoid(raw)));
+            d = v_mul(d, v_mul(v_set1(factor), gate_sigmoid(raw)));
             v_store(part + 2 + c, v_add(v_load(part + 2 + c), d));
         }
         put_part(p, REC_G, gradient_at(w, REC_G, t->t), c, size, d);

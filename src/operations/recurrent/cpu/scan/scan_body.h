@@ -34,7 +34,7 @@ INLINE void finish(const rec_problem *p, const int update, const bool has_dv, co
     if (left <= 0) return;
     *u = view_part(value, own, at, p->value_size);
     if (has_dv) {
-        *dv = v_exp(view_part(gv, rec_at(gv, q->batch, t->t, h), at, p->value_size));
+        *dv = gate_exp(view_part(gv, rec_at(gv, q->batch, t->t, h), at, p->value_size));
         if (update == REC_DELTA) *x = v_mul(*x, *dv);
         if (p->read != REC_BEFORE) y = v_mul(y, *dv);
     }

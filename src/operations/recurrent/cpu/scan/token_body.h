@@ -101,7 +101,7 @@ INLINE float rate_factor(const rec_problem *p, rec_size h) {
 /* Gates of raw numbers: -exp(A_log) softplus(x). */
 INLINE vf raw_gate(const rec_problem *p, rec_size h, vf x) {
     if (!p->view[REC_A_LOG].present) return x;
-    return v_mul(v_set1(rate_factor(p, h)), v_softplus(x));
+    return v_mul(v_set1(rate_factor(p, h)), gate_softplus(x));
 }
 
 /* Elements of the tensor of gates from c on, before softplus: with their bias. */
@@ -115,7 +115,7 @@ INLINE vf raw_part(const rec_problem *p, rec_size b, rec_size t, rec_size h, rec
 
 /* Step sizes of raw numbers. */
 INLINE vf step_size(const rec_problem *p, vf x) {
-    if (p->softplus) x = v_softplus(x);
+    if (p->softplus) x = gate_softplus(x);
     return v_min(v_set1((float)p->most), v_max(v_set1((float)p->least), x));
 }
 
@@ -146,7 +146,7 @@ INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t,
     const rec_view *gk = &p->view[REC_GK];
     const vf head = v_set1(head_gate(p, s, t, h, beta));
     if (!p->key_decay) {
-        const vf all = p->head_decay ? v_exp(head) : v_set1(1);
+        const vf all = p->head_decay ? gate_exp(head) : v_set1(1);
         for (rec_size c = 0; c < pitch; c += VL) v_store(d + c, all);
         return;
     }
@@ -162,10 +162,10 @@ INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t,
         if (wide) {
             vf x = view_part(g, g_at, c, size);
             if (biased) x = v_add(x, view_part(bias, bias_at, c, size));
-            gate = v_add(gate, rated ? v_mul(factor, v_softplus(x)) : x);
+            gate = v_add(gate, rated ? v_mul(factor, gate_softplus(x)) : x);
         }
         if (own) gate = v_add(gate, view_part(gk, gk_at, c, size));
-        v_store(d + c, v_exp(gate));
+        v_store(d + c, gate_exp(gate));
     }
 }
 

@@ -58,7 +58,8 @@ INLINE void step_columns(const rec_problem *p, const prefetching *how, const int
     const rec_size own = rec_at(value, q->batch, t->t, rec_head(p, h, p->value_heads));
     float v[VL], dv[VL], result[VL];
     v_store(v, view_part(value, own, c, p->value_size));
-    if (has_dv) v_store(dv, v_exp(view_part(gv, rec_at(gv, q->batch, t->t, h), c, p->value_size)));
+    if (has_dv)
+        v_store(dv, gate_exp(view_part(gv, rec_at(gv, q->batch, t->t, h), c, p->value_size)));
     for (rec_size g = 0; g < n; g++, from += stride, to += to_stride) {
         float x, y, u = v[g];
         const float decay = has_dv ? dv[g] : 1;
