@@ -332,7 +332,7 @@ static void wide_queries_meet_bytes(void **state) {
     int32_t length = LENGTH, first[2] = {0, 1}, page[LENGTH];
     for (int t = 0; t < LENGTH; t++) page[t] = (t * 3) % LENGTH;
     for (int i = 0; i < LENGTH * DIM; i++) {
-        key_bytes[i] = i % DIM == 0 ? 0 : (int8_t)(i * 37 % 201 - 100);
+        key_bytes[i] = (int8_t)(i % DIM == 0 ? 0 : i * 37 % 201 - 100);
         value_bytes[i] = (int8_t)(i * 53 % 256 - 128);
     }
     for (size_t k = 0; k < sizeof large / sizeof *large; k++) {
@@ -367,6 +367,38 @@ static void wide_queries_meet_bytes(void **state) {
     }
 }
 
+/* Rows of a prompt that are no multiple of those of a task, whatever the tier: each task is as the reference has it. */
+static void prompts_are_longer_than_a_task(void **state) {
+    (void)state;
+    enum { TOKENS = 700, LINE = 32, PROMPT_GROUP = 3, PROMPT_PAGES = TOKENS / 4 };
+    static uint16_t q[TOKENS * PROMPT_GROUP * LINE], k[TOKENS * LINE], v[TOKENS * LINE];
+    static uint16_t got[TOKENS * PROMPT_GROUP * LINE], wanted[TOKENS * PROMPT_GROUP * LINE];
+    int32_t length = TOKENS, first[2] = {0, TOKENS}, page[PROMPT_PAGES];
+    for (int n = 0; n < PROMPT_PAGES; n++) page[n] = n * 3 % PROMPT_PAGES;
+    for (int n = 0; n < TOKENS * PROMPT_GROUP * LINE; n++)
+        q[n] = ejk_f32_to_bf16((float)sin(0.7 * n));
+    for (int n = 0; n < TOKENS * LINE; n++) {
+        k[n] = ejk_f32_to_bf16((float)(2 * sin(1.3 * n + 0.1)));
+        v[n] = ejk_f32_to_bf16((float)cos(0.9 * n));
+    }
+    ejk_unified_attention_args a = {
+        .query = ejk_tensor_3d(q, EJK_DTYPE_BF16, TOKENS, PROMPT_GROUP, LINE),
+        .key_cache = ejk_tensor_4d(k, EJK_DTYPE_BF16, PROMPT_PAGES, 4, 1, LINE),
+        .value_cache = ejk_tensor_4d(v, EJK_DTYPE_BF16, PROMPT_PAGES, 4, 1, LINE),
+        .kv_lens = list(&length, 1),
+        .block_tables = ejk_tensor_2d(page, EJK_DTYPE_I32, 1, PROMPT_PAGES),
+        .query_start_loc = list(first, 2),
+        .out = ejk_tensor_3d(got, EJK_DTYPE_BF16, TOKENS, PROMPT_GROUP, LINE),
+    };
+    a.cfg.fwd_params.q_blocksize = ejk_int(1020);
+    EXPECT_OK(ejk_unified_attention(context, &a));
+    a.cfg = (ejk_paged_attention_config){.platform = "reference"};
+    a.out.data = wanted;
+    EXPECT_OK(ejk_unified_attention(context, &a));
+    for (int n = 0; n < TOKENS * PROMPT_GROUP * LINE; n++)
+        EXPECT_NEAR((double)ejk_bf16_to_f32(got[n]), (double)ejk_bf16_to_f32(wanted[n]), 0.01);
+}
+
 static int set_up(void **state) {
     (void)state;
     for (int i = 0; i < ROWS * QUERIES * D; i++) query[i] = (float)sin(0.7 * i);
@@ -396,6 +428,7 @@ int main(void) {
         cmocka_unit_test(wrong_tables_are_refused),
         cmocka_unit_test(a_prefix_is_what_tables_say),
         cmocka_unit_test(wide_queries_meet_bytes),
+        cmocka_unit_test(prompts_are_longer_than_a_task),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

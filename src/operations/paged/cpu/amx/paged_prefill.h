@@ -26,7 +26,7 @@ static inline bool ejki_paged_is_plain(const paged_cache *c) {
 
 /* Whether a problem's sequences can go this way. */
 static inline bool ejki_paged_prefills(const paged_problem *p) {
-    const bool one = p->batch_rows == 0 && p->tail_dim == 0 && !p->firsts.data;
+    const bool one = p->group > 0 && p->batch_rows == 0 && p->tail_dim == 0 && !p->firsts.data;
     const bool plain = ejki_paged_is_plain(&p->key) && ejki_paged_is_plain(&p->value);
     const bool sinks = p->sink_count == 0 || p->sink_dtype == (int)EJK_DTYPE_BF16;
     return p->dtype == (int)EJK_DTYPE_BF16 && one && plain && sinks && !p->has_alibi &&

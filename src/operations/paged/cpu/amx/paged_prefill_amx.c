@@ -44,9 +44,12 @@ static ejki_flash_problem dense_of(const paged_problem *p, const paged_sequence 
     return d;
 }
 
-static amx_plan plan_of(const ejki_flash_problem *d, paged_size most_rows, paged_size keys) {
-    const int64_t parameters[2] = {most_rows, keys};
-    return amx_plan_of(d, parameters, 1);
+/* With room for a task of most_rows: as if these were all, since those of a sequence are shared out evenly there. */
+static amx_plan plan_of(const paged_problem *p, paged_size most_rows, paged_size keys) {
+    ejki_flash_problem d = dense_of(p, NULL);
+    d.queries = ejki_cdiv(most_rows, p->group);
+    const int64_t parameters[2] = {d.queries * p->group, keys};
+    return amx_plan_of(&d, parameters, 1);
 }
 
 static paged_size copy_elements(const paged_problem *p) {
@@ -54,8 +57,7 @@ static paged_size copy_elements(const paged_problem *p) {
 }
 
 paged_size ejki_paged_prefill_bytes(const paged_problem *p, paged_size most_rows, paged_size keys) {
-    const ejki_flash_problem d = dense_of(p, NULL);
-    return plan_of(&d, most_rows, keys).bytes + 2 * copy_elements(p);
+    return plan_of(p, most_rows, keys).bytes + 2 * copy_elements(p);
 }
 
 /* Where the keys from `key` on lie; those that no row of the item sees are zeros. */
@@ -81,8 +83,8 @@ static void find(const void *context, int64_t key, amx_places *places) {
 }
 
 void ejki_paged_attend(const ejki_paged_prefill *item) {
-    const ejki_flash_problem d = dense_of(item->p, &item->s), whole = dense_of(item->p, NULL);
-    amx_plan plan = plan_of(&whole, item->most_rows, item->keys);
+    const ejki_flash_problem d = dense_of(item->p, &item->s);
+    amx_plan plan = plan_of(item->p, item->most_rows, item->keys);
     const amx_task task = {.kv_head = item->head, .first_row = item->first_row, .rows = item->rows};
     amx_pages pages = {
         .find = find, .context = item, .copy = (uint16_t *)(void *)(item->memory + plan.bytes)};

@@ -7,6 +7,7 @@
 #include "operations/recurrent/cpu/chunk/tile.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 
+#include <math.h>
 #include <string.h>
 
 static rec_size pitch_of(const rec_problem *p) {

@@ -17,6 +17,8 @@
 #include "operations/recurrent/cpu/scan/gates.h"
 #include "operations/recurrent/shared/problem.cuh"
 
+#include <math.h>
+
 /* Rows of a token; each has pitch floats, those behind key_size are 0. */
 typedef struct token {
     float *x, *y, *k, *a, *d; /* of the scan */
