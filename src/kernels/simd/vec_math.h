@@ -108,8 +108,8 @@ static inline vf v_silu_slope(vf x, vf s) {
 }
 
 /*
- * log(1 + e^x) = max(x, 0) + log(1 + u), given u = e^-|x|; the logarithm by 2 artanh(s), s = u / (2 + u) up to 1/3, whose
- * series ends with s^15 (1.5e-9). NaN stays NaN.
+ * log(1 + e^x) = max(x, 0) + log(1 + u), given u = e^-|x|; the logarithm by 2 artanh(s), s = u / (2 + u) up to 1/3,
+ * whose series ends with s^15 (1.5e-9). NaN stays NaN.
  */
 static inline vf v_softplus_of(vf x, vf u) {
     const vf s = v_div(u, v_add(u, v_set1(2.0f))), square = v_mul(s, s);

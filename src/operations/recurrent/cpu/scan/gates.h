@@ -6,10 +6,10 @@
 #include "kernels/simd/vec_math.h"
 
 /*
- * e^x, closer than v_exp(): 2^y of y = x·log2(e) rounded, times 1 + ln(2)·(what y lost), so that a decay of many nats is
- * as good as one of few; by the integer nearest to y, since decays are just below 1 and multiplied hundreds of times,
- * where a floor would lose a bit each time (1.3 times the tolerance). ±∞ would lose NaN there, so x is kept within ±10⁴,
- * where e^x is 0 or ∞.
+ * e^x, closer than v_exp(): 2^y of y = x·log2(e) rounded, times 1 + ln(2)·(what y lost), so that a decay of many nats
+ * is as good as one of few; by the integer nearest to y, since decays are just below 1 and multiplied hundreds of
+ * times, where a floor would lose a bit each time (1.3 times the tolerance). ±∞ would lose NaN there, so x is kept
+ * within ±10⁴, where e^x is 0 or ∞.
  */
 static inline vf gate_exp(vf x) {
     const vf high = v_set1(1.44269502f), low = v_set1(1.92596303e-8f);
