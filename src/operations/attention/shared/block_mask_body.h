@@ -101,6 +101,18 @@ static inline int64_t block_mask_count_blocks(const ejki_flash_problem *p, int64
     return count;
 }
 
+/* About how many blocks a group of rows visits, `groups` for each KV head and `region_groups` for each row of the
+ * block list, the last first: 0, or 1 + the power of two. */
+static inline int32_t block_mask_weight(const ejki_flash_problem *p, int64_t groups,
+                                        int64_t region_groups, int64_t group) {
+    const int64_t kv_head = group / groups % p->kv_heads;
+    int64_t count =
+        block_mask_count_blocks(p, kv_head, (groups - 1 - group % groups) / region_groups);
+    int32_t weight = 0;
+    for (; count > 0; count >>= 1) weight++;
+    return weight;
+}
+
 /*
  * Writes -inf over those of `width` scores of a row, the first being that of key `key`, that the block mask
  * hides, and from key `end` on over all. `visible` is scratch of VL bytes.

@@ -81,16 +81,8 @@ static void amx_sort(const amx_shared *s, int64_t count,
     for (int64_t n = 0; n < count; n++) order[place[weight(s, n)]++] = n;
 }
 
-/* About how many mask blocks a group visits: 0, or 1 + the power of two. */
 static int32_t amx_group_weight(const amx_shared *s, int64_t group) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_plan *t = &s->plan;
-    const int64_t kv_head = group / t->groups % p->kv_heads;
-    int64_t count =
-        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->region_groups);
-    int32_t weight = 0;
-    for (; count > 0; count >>= 1) weight++;
-    return weight;
+    return block_mask_weight(s->problem, s->plan.groups, s->plan.region_groups, group);
 }
 
 /* ---- Packed sequences --------------------------------------------------------------------------------- */

@@ -74,14 +74,8 @@ static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
     return true;
 }
 
-/* How many blocks a group's tasks will visit, at least about: 0, or 1 + the power of two. */
 static int32_t tile_weight(const ejki_flash_problem *p, const tile_plan *t, int64_t group) {
-    const int64_t kv_head = group / t->groups % p->kv_heads;
-    int64_t count =
-        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->region_groups);
-    int32_t weight = 0;
-    for (; count > 0; count >>= 1) weight++;
-    return weight;
+    return block_mask_weight(p, t->groups, t->region_groups, group);
 }
 
 /*
