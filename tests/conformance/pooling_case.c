@@ -39,7 +39,8 @@ static struct pooling *make(struct call *c) {
     deal(c, p);
     int64_t x[6] = {l->batch, l->tokens}, y[6] = {l->batch, p->rows};
     if (!p->chunk && !l->packed) y[1] = l->batch;
-    const int32_t trailing = call_trailing(c, l->batch * l->tokens, x + 2), whole = p->chunk == 0;
+    int32_t trailing = call_trailing(c, l->batch * l->tokens, x + 2), whole = p->chunk == 0;
+    if (random_chance(r, 0.15)) x[2] = 2048 / (int64_t)ejk_dtype_size(c->dtype), trailing = 1;
     p->width = 1;
     for (int32_t i = 2; i < 2 + trailing; i++) p->width *= y[i] = x[i];
     const int32_t flat = l->packed && trailing == 1 && random_chance(r, 0.5);
