@@ -368,7 +368,7 @@ void paged_finish(struct call *c) {
 
 /* ---- The model --------------------------------------------------------------------------------------- */
 
-/* One row of a head; orders sum backwards and in base 2. */
+/* One row of a head; orders sum backwards, the later ones multiply each element of a key by its scale. */
 struct row {
     struct call *c;
     const struct paged *p;
@@ -403,15 +403,18 @@ static long double score(const struct row *w, int64_t t) {
     const int64_t page = p->table[w->n][t / p->page], head = w->h / p->group;
     const double *q = p->q + ((p->begin[w->n] + w->r) * p->heads + w->h) * p->dim;
     const double *k = p->k + paged_at(p, page, t % p->page, head, 0);
+    const long double constant = p->k_factor.set ? (long double)p->k_factor.value : 1;
+    const long double unit = constant * factor(p, p->ks, &p->k_scale, page, t % p->page, head);
+    const bool first = w->order >= ORDERS / 2;
     long double z = 0, size = 0;
     FOR(i, p->dim) {
         const int64_t d = w->order > 0 && w->order % 2 ? p->dim - 1 - i : i;
-        z = step(w, z + step(w, (long double)q[d] * (long double)k[lane(p, d)]));
-        size += fabsl((long double)q[d] * (long double)k[lane(p, d)]);
+        const long double element = (long double)k[lane(p, d)];
+        const long double value = first ? step(w, element * unit) : element;
+        z = step(w, z + step(w, (long double)q[d] * value));
+        size += fabsl((long double)q[d] * value);
     }
-    const long double constant = p->k_factor.set ? (long double)p->k_factor.value : 1;
-    const long double by = (long double)p->scale_is * constant *
-                           factor(p, p->ks, &p->k_scale, page, t % p->page, head);
+    const long double by = (long double)p->scale_is * (first ? 1 : unit);
     z = step(w, z * step(w, by));
     if (p->cap.set)
         z = step(w, (long double)p->cap.value * step(w, tanhl(z / (long double)p->cap.value)));
