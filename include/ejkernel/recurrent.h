@@ -34,7 +34,10 @@
  *
  * Accuracy: the error against f64 is at most twice that of a plain evaluation token by token in f32 from inputs of the
  * call's types, plus 4 ulp of the type of the result. With the same implementation and parameters, results are bitwise
- * equal for any number of threads and any other sequences beside.
+ * equal for any number of threads and any other sequences beside. They depend on what is asked for: in bfloat16 and
+ * float16 a state that is not kept may be rounded on its way to out, one that is (final_state, state) may not, so that
+ * out may have other bits then, within the same accuracy. On GPUs a NaN or an infinity among the inputs of a token may
+ * reach out of up to 63 tokens before it, as chunks of 64 tokens are computed at once.
  *
  * Gradients (operations ending in _vjp) are those of out and final_state together; a cotangent that is left out is 0,
  * a gradient that is left out is not computed. Memory is O(T / chunk) states.

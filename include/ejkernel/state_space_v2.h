@@ -29,7 +29,7 @@
  * Accuracy: the error against f64 is at most twice that of a plain evaluation token by token in f32 from inputs of the
  * call's types, plus 4 ulp of the type of the result, which is rounded once. No exponential is taken of a number that
  * the formula does not have. With the same implementation, results are bitwise equal for any number of threads and
- * any other sequences beside.
+ * any other sequences beside. As recurrent.h says, a state that is kept may change the last bits of out.
  *
  * Source: T. Dao, A. Gu, "Transformers are SSMs" (2024).
  *
