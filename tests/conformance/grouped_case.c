@@ -98,6 +98,7 @@ static bool generate(struct call *c) {
     bool gated;
     strcpy(args->activation, product_activation(r, &gated));
     if (gated) p->c = 2 * p->n, args->interleaved = random_chance(r, 0.5);
+    if (gated && random_chance(r, 0.3)) args->limit = ejk_float(0.5);
     scatter(c, args, p);
     args->rhs = make_rhs(c, p);
     args->group_sizes = p->sizes;
@@ -192,7 +193,9 @@ static bool generate_tgmm(struct call *c) {
     args->group_offset = p->first;
     product_fill(c, &args->lhs, false);
     product_fill(c, &args->rhs, false);
-    args->out = CALL_TENSOR(c, c->dtype, p->held, p->k, p->n);
+    const ejk_dtype type = random_chance(&c->random, 0.7) ? c->dtype : product_type(c);
+    if (type != c->dtype) args->preferred_element_type = type;
+    args->out = CALL_TENSOR(c, type, p->held, p->k, p->n);
     if (random_chance(&c->random, 0.4)) {
         args->existing_out = CALL_TENSOR(c, product_type(c), p->held, p->k, p->n);
         product_fill(c, &args->existing_out, false);
@@ -261,6 +264,7 @@ static void products(struct call *c, int order) {
     if (!p->existing) p->existing = tensor_values(c, &args->existing_out);
     if (!p->weights) p->weights = tensor_values(c, &args->out_weights);
     const bool gated = p->c != p->n;
+    const double limit = args->limit.set ? args->limit.value : 7;
     for (int64_t j = 0; j < p->n; j++) {
         for (int64_t i = 0; i < p->m; i++) {
             const int64_t g = matrix_of(p, i), gate = gated && args->interleaved ? 2 * j : j;
@@ -271,7 +275,8 @@ static void products(struct call *c, int order) {
             long double value = column(c, order, i, g, gate, &size), other = 0;
             if (gated)
                 other = column(c, order, i, g, args->interleaved ? gate + 1 : j + p->n, &size);
-            value = product_round(c, order, product_activate(args->activation, 7, value, other));
+            value = product_activate(args->activation, limit, value, other);
+            value = product_round(c, order, value);
             if (p->weights) value = product_round(c, order, value * (long double)p->weights[i]);
             out[to * p->n + j] =
                 (double)product_round(c, order, (long double)out[to * p->n + j] + value);

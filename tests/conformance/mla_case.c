@@ -61,6 +61,7 @@ static struct mla *make(struct call *c) {
     if (kind == 2) a->b_q = FILLED(c, 1, m->batch, m->tokens, m->rope);
     a->causal = random_chance(r, 0.6);
     if (a->causal && random_chance(r, 0.3)) a->sliding_window = ejk_int(random_int(r, 1, 20));
+    if (random_chance(r, 0.3)) a->softmax_scale = ejk_float(random_real(r) / 2);
     if (random_chance(r, 0.3)) a->logits_soft_cap = ejk_float(3 + random_real(r));
     if (random_chance(r, 0.3)) a->softmax_aux = FILLED(c, 1, m->heads, 2);
     return m;
@@ -90,6 +91,7 @@ static bool generate_vjp(struct call *c) {
                                   .cu_seqlens = in->cu_seqlens,
                                   .softmax_aux = in->softmax_aux,
                                   .causal = in->causal,
+                                  .softmax_scale = in->softmax_scale,
                                   .sliding_window = in->sliding_window,
                                   .logits_soft_cap = in->logits_soft_cap};
     a->d_out = FILLED(c, 1, m->batch, m->tokens, m->heads, m->value_dim);
@@ -143,6 +145,11 @@ struct keys {
     long double *k, *v, *w; /* [B·T,Hkv,Dn], [B·T,Hkv,Dv]; weights of a row */
 };
 
+static long double scale_of(const struct mla *m) {
+    if (m->call.softmax_scale.set) return (long double)m->call.softmax_scale.value;
+    return 1 / sqrtl((long double)(m->dim + m->rope));
+}
+
 static long double score(const struct mla *m, const struct keys *keys, int64_t i, int64_t j,
                          int64_t h) {
     const ejk_flash_mla_args *a = &m->call;
@@ -153,7 +160,7 @@ static long double score(const struct mla *m, const struct keys *keys, int64_t i
     FOR(d, m->dim)
     z += (long double)q[d] * keys->k[(j * m->kv_heads + h * m->kv_heads / m->heads) * m->dim + d];
     FOR(d, m->rope) z += (long double)tail[d] * (long double)m->bk[j * m->rope + d];
-    z /= sqrtl((long double)(m->dim + m->rope));
+    z *= scale_of(m);
     if (!a->logits_soft_cap.set) return z;
     const long double cap = (long double)a->logits_soft_cap.value;
     return cap * tanhl(z / cap);
@@ -306,7 +313,7 @@ static void add_row(const struct mla *m, const struct keys *keys, const struct g
                 own += w[j] * x, own_size += w[j] * size;
                 continue;
             }
-            long double slope = w[j] / sqrtl((long double)(m->dim + m->rope));
+            long double slope = w[j] * scale_of(m);
             if (a->logits_soft_cap.set) {
                 const long double t =
                     score(m, keys, i, j, h) / (long double)a->logits_soft_cap.value;

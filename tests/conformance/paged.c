@@ -213,7 +213,8 @@ static ejk_tensor cache(struct call *c, const struct paged *p, ejk_dtype type, i
 
 static ejk_tensor scale(struct call *c, const struct paged *p, double size) {
     struct random *r = &c->random;
-    const int64_t kind = random_int(r, 0, 2);
+    const bool rows = !p->options.writes && p->options.form != FORM_SLOTS;
+    const int64_t kind = random_int(r, 0, rows ? 2 : 1);
     ejk_tensor t = kind == 0   ? CALL_TENSOR(c, EJK_DTYPE_F32, 1)
                    : kind == 1 ? CALL_TENSOR(c, EJK_DTYPE_F32, p->kv_heads)
                                : CALL_TENSOR(c, EJK_DTYPE_F32, p->pages, p->page, p->kv_heads);

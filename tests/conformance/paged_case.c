@@ -102,7 +102,7 @@ PAGED_CASE(page_attention, 10, "/latent")
 
 static bool generate_decode_attention(struct call *c) {
     const struct paged_options options = {
-        .form = FORM_SLOTS, .one_row = 1, .cap = true, .own_lse = true};
+        .form = FORM_SLOTS, .one_row = 1, .scales = true, .cap = true, .own_lse = true};
     struct paged *p = paged_create(c, options);
     *(ejk_decode_attention_args *)c->args = (ejk_decode_attention_args){
         .query = p->query,
@@ -110,6 +110,8 @@ static bool generate_decode_attention(struct call *c) {
         .value_buffer = p->value_cache,
         .seq_lens = p->lens,
         .req_to_tokens = p->tables,
+        .k_scale = p->k_scale,
+        .v_scale = p->v_scale,
         .softmax_scale = p->scale,
         .logits_soft_cap = p->cap,
         .out = p->out,
@@ -278,6 +280,7 @@ static bool generate_chunked_prefill_paged_decode(struct call *c) {
     const struct paged_options options = {.alibi = true,
                                           .sinks = true,
                                           .sink_heads = true,
+                                          .scales = true,
                                           .writes = true,
                                           .key_name = "key_cache",
                                           .value_name = "value_cache",
@@ -295,6 +298,8 @@ static bool generate_chunked_prefill_paged_decode(struct call *c) {
         .query_start_loc = p->starts,
         .alibi_slopes = p->alibi,
         .softmax_aux = p->sinks,
+        .k_scale = p->k_scale,
+        .v_scale = p->v_scale,
         .softmax_scale = p->scale,
         .sliding_window = p->window,
         .logits_soft_cap = p->cap,

@@ -50,3 +50,24 @@ ejk_dtype product_type(struct call *c) {
     static const ejk_dtype types[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16, EJK_DTYPE_F16};
     return c->dtype == EJK_DTYPE_F64 ? c->dtype : RANDOM_OF(&c->random, types);
 }
+
+/* Elements first to end - 1 of a row as whole numbers of up to 127 times a scale. */
+static void round_block(double *row, int64_t first, int64_t end) {
+    float most = 0;
+    for (int64_t k = first; k < end; k++) most = fmaxf(most, fabsf((float)row[k]));
+    if (most == 0) return;
+    const float by = 127 / most, scale = most / 127;
+    for (int64_t k = first; k < end; k++)
+        row[k] = (double)rintf((float)row[k] * by) * (double)scale;
+}
+
+void product_round_row(double *row, int64_t depth, int64_t size) {
+    for (int64_t k = 0; k < depth; k++)
+        if (row[k] != 0 && !(fabs(row[k]) <= 0x1p60 && fabs(row[k]) >= 0x1p-100)) return;
+    for (int64_t group = 0; group < depth; group += size)
+        for (int64_t first = group; first < group + size && first < depth; first += 128) {
+            int64_t end = first + 128;
+            if (end > group + size) end = group + size;
+            round_block(row, first, end < depth ? end : depth);
+        }
+}

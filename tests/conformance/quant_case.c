@@ -444,7 +444,9 @@ static bool generate(struct call *c) {
         args->residual = CALL_TENSOR(c, product_type(c), p->m, p->n);
         product_fill(c, &args->residual, false);
     }
-    args->out = CALL_TENSOR(c, c->dtype, p->m, p->n);
+    const ejk_dtype type = random_chance(r, 0.7) ? c->dtype : product_type(c);
+    if (type != c->dtype) args->preferred_element_type = type;
+    args->out = CALL_TENSOR(c, type, p->m, p->n);
     c->scarce = p->m * p->n < 64;
     return true;
 }
@@ -472,31 +474,6 @@ static double *weights_of(struct call *c, const struct quant *p, bool transposed
     return values_of;
 }
 
-/* Elements first to end - 1 of a row as whole numbers of up to 127 times a scale. */
-static void round_block(double *row, int64_t first, int64_t end) {
-    float most = 0;
-    for (int64_t k = first; k < end; k++) most = fmaxf(most, fabsf((float)row[k]));
-    if (most == 0) return;
-    const float by = 127 / most, scale = most / 127;
-    for (int64_t k = first; k < end; k++)
-        row[k] = (double)rintf((float)row[k] * by) * (double)scale;
-}
-
-static void round_rows(const struct quant *p) {
-    for (int64_t i = 0; i < p->m; i++) {
-        double *row = p->x + i * p->k;
-        bool fit = true;
-        for (int64_t k = 0; k < p->k; k++)
-            fit = fit && (row[k] == 0 || (fabs(row[k]) <= 0x1p60 && fabs(row[k]) >= 0x1p-100));
-        for (int64_t group = 0; fit && group < p->k; group += p->f.size)
-            for (int64_t first = group; first < group + p->f.size && first < p->k; first += 128) {
-                int64_t end = first + 128;
-                if (end > group + p->f.size) end = group + p->f.size;
-                round_block(row, first, end < p->k ? end : p->k);
-            }
-    }
-}
-
 static void products(struct call *c, int order) {
     const ejk_quantized_matmul_args *args = c->args;
     struct quant *p = c->own;
@@ -505,7 +482,8 @@ static void products(struct call *c, int order) {
     if (!p->weights) p->weights = weights_of(c, p, args->transpose);
     if (!p->x) {
         p->x = tensor_values(c, &args->x);
-        if (p->rounds) round_rows(p);
+        for (int64_t i = 0; p->rounds && i < p->m; i++)
+            product_round_row(p->x + i * p->k, p->k, p->f.size);
     }
     if (!p->bias) p->bias = tensor_values(c, &args->bias);
     if (!p->residual) p->residual = tensor_values(c, &args->residual);
