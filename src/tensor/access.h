@@ -14,6 +14,11 @@ static inline void *ejki_element_at(ejk_dtype dtype, const void *data, int64_t i
     return (void *)((uintptr_t)data + (uintptr_t)(index * (int64_t)ejk_dtype_size(dtype)));
 }
 
+/* Stride of an axis that may be multiplied: 0 where the axis has one element at most, and any number for a stride. */
+static inline int64_t ejki_step(const ejk_tensor *t, int32_t axis) {
+    return t->shape[axis] > 1 ? t->strides[axis] : 0;
+}
+
 static inline bool ejki_is_float(ejk_dtype dtype) {
     return dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
            dtype == EJK_DTYPE_F16 || dtype == EJK_DTYPE_F8E4M3 || dtype == EJK_DTYPE_F8E5M2 ||

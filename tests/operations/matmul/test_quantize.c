@@ -224,6 +224,20 @@ static void large_means_stay(void **state) {
     assert_int_equal(zero16[0] & 0x7c00, 0x7800); /* finite */
 }
 
+/* Nobody multiplies it: sanitizers would say so. */
+static void the_stride_of_one_row_may_be_any(void **state) {
+    (void)state;
+    ejk_dequantize_args args = {.w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, 32),
+                                .scales = ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1),
+                                .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, 64)};
+    for (int i = 0; i < 32; i++) w[i] = (uint8_t)(7 * i);
+    scale[0] = 1;
+    args.w.strides[0] = args.scales.strides[0] = args.out.strides[0] = INT64_MIN;
+    EXPECT_OK(ejk_dequantize(context, &args));
+    for (int i = 0; i < 64; i++)
+        assert_true(out[i] == (float)((i % 2 ? w[i / 2] >> 4 : w[i / 2] & 15) - 8));
+}
+
 static void bad_calls_say_why(void **state) {
     (void)state;
     ejk_dequantize_args args = {.w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, 32),
@@ -264,6 +278,7 @@ int main(void) {
 #endif
         cmocka_unit_test(small_weights_stay),
         cmocka_unit_test(large_means_stay),
+        cmocka_unit_test(the_stride_of_one_row_may_be_any),
         cmocka_unit_test(bad_calls_say_why),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

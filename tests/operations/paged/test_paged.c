@@ -122,6 +122,22 @@ static void page_attention_by_its_defaults(void **state) {
         expect_row(n, n, lens[n] > 6 ? lens[n] - 6 : 0, lens[n], 0, -INFINITY);
 }
 
+static void a_page_may_be_larger_than_its_buffer(void **state) {
+    (void)state;
+    lay_out(TOKENS_FIRST, 1, (const int32_t[]){KEYS}, 1);
+    table[0] = 0;
+    const ejk_decode_attention_args a = {
+        .query = rows(query, 1),
+        .key_buffer = ejk_tensor_3d(keys, EJK_DTYPE_F32, KEYS, HEADS, D),
+        .value_buffer = ejk_tensor_3d(values, EJK_DTYPE_F32, KEYS, HEADS, D),
+        .req_to_tokens = ejk_tensor_2d(table, EJK_DTYPE_I32, 1, 1),
+        .seq_lens = list(lens, 1),
+        .page_size = ejk_int(INT64_C(1) << 56),
+        .out = rows(out, 1)};
+    EXPECT_OK(ejk_decode_attention(context, &a));
+    expect_row(0, 0, 0, KEYS, 0, -INFINITY);
+}
+
 static ejk_ragged_page_attention_args ragged(int sequences, int count) {
     return (ejk_ragged_page_attention_args){
         .queries = rows(query, count),
@@ -419,6 +435,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_window_far_from_the_first_key),
         cmocka_unit_test(page_attention_by_its_defaults),
+        cmocka_unit_test(a_page_may_be_larger_than_its_buffer),
         cmocka_unit_test(decoding_sequences_have_their_own_rows),
         cmocka_unit_test(context_before_the_queries_counts),
         cmocka_unit_test(padded_tables_do_not_undo_writes),

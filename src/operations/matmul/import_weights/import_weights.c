@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "operations/matmul/import_weights/problem.h"
+#include "tensor/access.h"
 
 #include <string.h>
 
@@ -261,11 +262,11 @@ static ejk_status prepare(const void *args, const ejk_axes *axes, void *problem)
     if (p->layout->zeros) EJKI_TRY(place("zeros", &a->zeros, p->groups, p, &p->zeros));
     const ejk_tensor *t = &a->packed, *z = &a->packed_zeros;
     const int64_t size = (int64_t)ejk_dtype_size(t->dtype);
-    p->packed_matrix = t->rank == 3 ? t->strides[0] * size : 0;
-    p->packed_row = t->rank == 1 ? size : t->strides[t->rank - 2] * size;
+    p->packed_matrix = t->rank == 3 ? ejki_step(t, 0) * size : 0;
+    p->packed_row = t->rank == 1 ? size : ejki_step(t, t->rank - 2) * size;
     p->packed_scale_type = a->packed_scales.dtype;
     p->packed_scale_row = a->packed_scales.rank == 2 ? a->packed_scales.strides[0] : 0;
-    p->packed_zero_row = z->rank == 2 ? z->strides[0] * (int64_t)ejk_dtype_size(z->dtype) : 0;
+    p->packed_zero_row = z->rank == 2 ? ejki_step(z, 0) * (int64_t)ejk_dtype_size(z->dtype) : 0;
     return EJK_OK;
 }
 

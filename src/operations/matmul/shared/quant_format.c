@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "operations/matmul/shared/packed.h"
+#include "tensor/access.h"
 
 #include <string.h>
 
@@ -70,7 +71,7 @@ static ejk_status check_rows(const char *name, const ejk_tensor *t, mm_size rows
 }
 
 static mm_size matrix_stride(const ejk_tensor *t) {
-    return t->rank > 2 ? t->strides[0] : 0;
+    return t->rank > 2 ? ejki_step(t, 0) : 0;
 }
 
 /* Made by prepack: only bytes, whose header is looked at when they are there. */
@@ -115,7 +116,7 @@ ejk_status ejki_quant_format(const ejki_quant_words *words, mm_size rows, mm_siz
     const int32_t rank = words->w->rank;
     EJKI_TRY(check_rows("w", words->w, rows, ejki_cdiv(columns * q->bits, unit), rank));
     EJKI_TRY(check_rows("scales", words->scales, rows, groups, rank));
-    q->code_row = words->w->strides[rank - 2] * unit / 8;
+    q->code_row = ejki_step(words->w, rank - 2) * unit / 8;
     q->code_group = matrix_stride(words->w) * unit / 8;
     q->scale_row = words->scales->strides[rank - 2];
     q->scale_group = matrix_stride(words->scales);

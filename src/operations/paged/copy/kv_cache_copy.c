@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "operations/paged/copy/problem.cuh"
 #include "ops/core/fill.h"
+#include "tensor/access.h"
 
 #include <stdlib.h>
 
@@ -16,9 +17,9 @@ EJK_RECORD_DEFINE_WITH(ejk_kv_cache_copy_args_record, ejk_kv_cache_copy_args,
 static paged_copied part_of(const ejk_tensor *t) {
     if (!ejk_tensor_present(t)) return (paged_copied){.data = NULL};
     const int64_t size = (int64_t)ejk_dtype_size(t->dtype), last = t->rank == 4 ? t->shape[3] : 1;
-    return (paged_copied){.page = t->strides[0] * size,
-                          .row = t->strides[1] * size,
-                          .head = t->strides[2] * size,
+    return (paged_copied){.page = ejki_step(t, 0) * size,
+                          .row = ejki_step(t, 1) * size,
+                          .head = ejki_step(t, 2) * size,
                           .bytes = last * size};
 }
 

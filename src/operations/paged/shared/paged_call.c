@@ -3,6 +3,7 @@
 #include "operations/paged/shared/paged_call.h"
 
 #include "base/base.h"
+#include "tensor/access.h"
 
 #include <math.h>
 
@@ -16,7 +17,7 @@ static paged_rows rows_of(const ejk_tensor *t) {
 
 /* From a head slot of a packed cache to the next, V of a head behind its K. */
 static int64_t slot_stride(const ejk_tensor *t) {
-    return t->strides[t->shape[3] > 1 ? 3 : 2];
+    return ejki_step(t, t->shape[3] > 1 ? 3 : 2);
 }
 
 static paged_cache cache_of(const ejki_paged_call *c, const ejk_tensor *t) {
@@ -24,15 +25,16 @@ static paged_cache cache_of(const ejki_paged_call *c, const ejk_tensor *t) {
     const ejki_paged_axes a = c->axes;
     const int row = a.row + (c->latent_rows && t->shape[2] > 1); /* rows and pack are one axis */
     paged_cache cache = {.token = t->strides[row], .dtype = (int)t->dtype, .factor = 1};
-    cache.page = a.page < 0 ? c->slots_a_page * cache.token : t->strides[a.page];
+    if (a.page >= 0) cache.page = t->strides[a.page];
+    if (a.page < 0 && c->slots_a_page < t->shape[row]) cache.page = c->slots_a_page * cache.token;
     if (a.head >= 0) cache.head = t->strides[a.head];
+    if (c->interleaved && !c->packed) cache.head = 2 * ejki_step(t, a.head);
     if (c->packed) cache.head = t->shape[3] == 2 ? t->strides[2] : 2 * slot_stride(t);
-    if (c->interleaved && !c->packed) cache.head *= 2;
     return cache;
 }
 
-static ejk_status add_scale(const ejki_paged_call *c, const ejk_tensor *scale, ejk_opt_float factor,
-                            const char *name, const paged_problem *p, paged_cache *cache) {
+static ejk_status add_scale(const ejk_tensor *scale, ejk_opt_float factor, const char *name,
+                            const paged_problem *p, paged_cache *cache) {
     if (factor.set && !isfinite(factor.value))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is %g, expected a finite number", name,
                          factor.value);
@@ -41,8 +43,7 @@ static ejk_status add_scale(const ejki_paged_call *c, const ejk_tensor *scale, e
     cache->scaled = 1;
     if (scale->rank == 3) {
         cache->scaled_rows = 1;
-        cache->scale_page =
-            c->axes.page < 0 ? c->slots_a_page * scale->strides[0] : scale->strides[0];
+        cache->scale_page = scale->strides[0];
         cache->scale_token = scale->strides[1];
         cache->scale_head = scale->strides[2];
         return EJK_OK;
@@ -196,9 +197,9 @@ ejk_status ejki_paged_prepare(const ejki_paged_call *c, paged_problem *p) {
     p->key = cache_of(c, c->key_cache);
     p->value = cache_of(c, c->value_cache ? c->value_cache : c->key_cache);
     p->key_tail = cache_of(c, c->tail_cache ? c->tail_cache : c->key_cache);
-    EJKI_TRY(add_scale(c, c->k_scale, c->k_factor, "k_scale", p, &p->key));
-    EJKI_TRY(add_scale(c, c->k_scale, c->k_factor, "k_scale", p, &p->key_tail));
-    EJKI_TRY(add_scale(c, c->v_scale, c->v_factor, "v_scale", p, &p->value));
+    EJKI_TRY(add_scale(c->k_scale, c->k_factor, "k_scale", p, &p->key));
+    EJKI_TRY(add_scale(c->k_scale, c->k_factor, "k_scale", p, &p->key_tail));
+    EJKI_TRY(add_scale(c->v_scale, c->v_factor, "v_scale", p, &p->value));
     p->count_at = c->count_at;
     return EJK_OK;
 }
