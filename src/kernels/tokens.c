@@ -3,6 +3,8 @@
 
 #include "base/base.h"
 
+#include <stdlib.h>
+
 /* A product of lengths can be counted in every tensor that was checked. */
 void ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing, ejki_runs *runs,
                   ejki_tokens *x_tokens, ejki_tokens *y_tokens) {
@@ -31,6 +33,29 @@ ejk_status ejki_expect_one_row(const ejk_tensor *ends, int64_t batch) {
     return ejki_fail(EJK_STATUS_INVALID_SHAPE,
                      "batch is %lld, expected 1: with cu_seqlens sequences are packed",
                      (long long)batch);
+}
+
+/* A bit for each slot; those of small pools are on the stack. */
+ejk_status ejki_expect_distinct(const void *indices, int wide, ejki_size count, ejki_size slots) {
+    uint8_t few[4096];
+    const size_t bytes = (size_t)(slots / 8 + 1);
+    uint8_t *taken = bytes <= sizeof few ? memset(few, 0, bytes) : calloc(bytes, 1);
+    ejk_status status = EJK_OK;
+    if (!taken)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to compare %lld state_indices",
+                         count);
+    for (ejki_size n = 0; n < count && status == EJK_OK; n++) {
+        const ejki_size slot = ejki_number(indices, wide, n);
+        if (slot < 0) continue;
+        if (taken[slot / 8] >> slot % 8 & 1)
+            status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                               "state_indices is %lld at element %lld, expected a slot of no other "
+                               "sequence",
+                               slot, n);
+        taken[slot / 8] |= (uint8_t)(1U << slot % 8);
+    }
+    if (taken != few) free(taken);
+    return status;
 }
 
 ejk_status ejki_chunk_size(const ejk_opt_int *given, int64_t *out) {

@@ -162,6 +162,9 @@ static void sizes_that_do_not_fit_are_errors(void **state) {
     args = grouped(ROWS, INT32_MAX, INT32_MAX, 2);
     EXPECT_FAIL(INVALID_ARGUMENT, "group_sizes", ejk_grouped_matmul(context, &args));
     args = grouped(ROWS, 1, 1, 1);
+    args.rhs = ejk_tensor_3d(rhs, EJK_DTYPE_F32, GROUPS, COLUMNS, DEPTH);
+    EXPECT_FAIL(INVALID_SHAPE, "rhs has depth 45, expected 70", ejk_grouped_matmul(context, &args));
+    args = grouped(ROWS, 1, 1, 1);
     args.rhs.shape[0] = 2;
     EXPECT_FAIL(INVALID_SHAPE, "group_sizes", ejk_grouped_matmul(context, &args));
     args.group_offset = ejk_tensor_1d(offset, EJK_DTYPE_I32, 1);

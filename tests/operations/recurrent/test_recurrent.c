@@ -394,7 +394,9 @@ static void bad_calls_say_why(void **state) {
     (void)state;
     static float before[8 * STATE];
     for (int n = 0; n < 8 * STATE; n++) before[n] = room[n] = (float)n;
-    REFUSED(INVALID_ARGUMENT, "state_indices[1] is 0, as is one before it", indices[1] = 0);
+    REFUSED(INVALID_ARGUMENT,
+            "state_indices is 0 at element 1, expected a slot of no other sequence",
+            indices[1] = 0);
     REFUSED(INVALID_ARGUMENT, "expected -1 to 2", indices[1] = 3);
     REFUSED(INVALID_ARGUMENT, "is -2", indices[0] = -2);
     REFUSED(INVALID_ARGUMENT, "together with final_state", a.final_state = states(room, 2));
@@ -410,8 +412,30 @@ static void bad_calls_say_why(void **state) {
             a.state = ejk_tensor_4d(room, EJK_DTYPE_BF16, 3, HEADS, DK, DV));
     REFUSED(INVALID_DTYPE, "beta is bfloat16, expected float32",
             a.beta = ejk_tensor_3d(beta, EJK_DTYPE_BF16, 2, 1, HEADS));
+    REFUSED(INVALID_ARGUMENT, "dt_bias is given without A_log",
+            a.dt_bias = ejk_tensor_1d(beta, EJK_DTYPE_F32, HEADS));
+    static int32_t starts[] = {0, 1, 2};
+    REFUSED(INVALID_SHAPE, "query has batch 2, expected 1",
+            a.cu_seqlens = ejk_tensor_1d(starts, EJK_DTYPE_I32, 3));
+    starts[0] = 1;
+    REFUSED(INVALID_ARGUMENT, "cu_seqlens starts at 1, expected 0",
+            a.query = ejk_tensor_3d(query, EJK_DTYPE_F32, 2, HEADS, DK);
+            a.key = ejk_tensor_3d(key, EJK_DTYPE_F32, 2, HEADS, DK);
+            a.value = ejk_tensor_3d(value, EJK_DTYPE_F32, 2, HEADS, DV);
+            a.out = ejk_tensor_3d(out, EJK_DTYPE_F32, 2, HEADS, DV);
+            a.cu_seqlens = ejk_tensor_1d(starts, EJK_DTYPE_I32, 3));
     assert_memory_equal(room, before, sizeof room);
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_gated_delta_rule(context, NULL));
+    const ejk_gated_delta_rule_args from = call();
+    const ejk_gated_delta_rule_vjp_args back = {
+        .query = from.query,
+        .key = from.key,
+        .value = from.value,
+        .d_out = from.out,
+        .d_beta = ejk_tensor_3d(room, EJK_DTYPE_F32, 2, 1, HEADS),
+    };
+    EXPECT_FAIL(INVALID_ARGUMENT, "d_beta is given without beta",
+                ejk_gated_delta_rule_vjp(context, &back));
 }
 
 static void lightning_has_layers(void **state) {

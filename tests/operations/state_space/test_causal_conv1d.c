@@ -84,6 +84,8 @@ static void bad_calls_say_why(void **state) {
     REFUSED(INVALID_ARGUMENT, "state_indices is -2 at element 1", slots[1] = -2);
     REFUSED(INVALID_ARGUMENT, "a slot of no other sequence", slots[1] = 2);
     REFUSED(INVALID_ARGUMENT, "cu_seqlens is 7 at element 1", ends[1] = 7);
+    REFUSED(INVALID_ARGUMENT, "cu_seqlens starts at 1, expected 0", ends[0] = 1);
+    ends[0] = 0;
     REFUSED(INVALID_ARGUMENT, "beside initial_state",
             a.initial_state = ejk_tensor_3d(last, EJK_DTYPE_F32, 2, 1, 2));
     REFUSED(INVALID_ARGUMENT, "without conv_state", a.conv_state = (ejk_tensor){0});

@@ -1,61 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks of the recurrent family: contents of integers checked and made up, and costs. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/base.h"
+#include "kernels/tokens.cuh"
 #include "operations/recurrent/shared/recurrent.h"
 #include "tensor/access.h"
 
 /* ---- Before a run ----------------------------------------------------------------------------------- */
 
-static ejk_status check_ends(const rec_problem *p) {
-    rec_size before = 0;
-    for (rec_size n = 0; n <= p->sequences; n++) {
-        const rec_size end = rec_integer(&p->view[REC_ENDS], n);
-        if (end >= before && end <= p->tokens && (n > 0 || end == 0)) {
-            before = end;
-            continue;
-        }
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "cu_seqlens[%lld] is %lld, expected %lld to %lld", n, end, before,
-                         n == 0 ? 0 : p->tokens);
-    }
-    return EJK_OK;
-}
-
-/* A bit for each row of the pool; those of small pools are on the stack. */
-static ejk_status check_indices(const rec_problem *p) {
-    uint8_t few[4096];
-    const size_t bytes = (size_t)(p->slots / 8 + 1);
-    uint8_t *seen = bytes <= sizeof few ? few : malloc(bytes);
-    ejk_status status = EJK_OK;
-    if (!seen)
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to compare %lld state_indices",
-                         p->sequences);
-    memset(seen, 0, bytes);
-    for (rec_size n = 0; n < p->sequences && status == EJK_OK; n++) {
-        const rec_size row = rec_integer(&p->view[REC_INDICES], n);
-        if (row < -1 || row >= p->slots)
-            status =
-                ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                          "state_indices[%lld] is %lld, expected -1 to %lld", n, row, p->slots - 1);
-        else if (row >= 0 && (seen[row / 8] >> row % 8 & 1) != 0)
-            status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                               "state_indices[%lld] is %lld, as is one before it", n, row);
-        else if (row >= 0)
-            seen[row / 8] = (uint8_t)(seen[row / 8] | 1u << row % 8);
-    }
-    if (seen != few) free(seen);
-    return status;
-}
-
 ejk_status rec_validate(const void *problem) {
     const rec_problem *p = problem;
-    if (p->packed) EJKI_TRY(check_ends(p));
-    if (p->view[REC_INDICES].present) EJKI_TRY(check_indices(p));
-    return EJK_OK;
+    const rec_view *v = &p->view[REC_INDICES];
+    return v->present ? ejki_expect_distinct(v->data, v->wide, p->sequences, p->slots) : EJK_OK;
 }
 
 /* ---- Contents --------------------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include "operations/state_space/shared/sequences.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/base.h"
 #include "tensor/access.h"
@@ -45,43 +44,9 @@ void ejki_sequences_bind(const ejki_states *states, sequences *s) {
     s->indices = s->indexed ? states->indices->data : NULL;
 }
 
-static ejk_status check_ends(const sequences *s) {
-    seq_size last = 0;
-    for (seq_size n = 0; s->packed && n <= s->count; n++) {
-        const seq_size end = ejki_number(s->ends, s->wide_ends, n);
-        if (end < last || end > s->tokens || (n == 0 && end != 0))
-            return ejki_fail(
-                EJK_STATUS_INVALID_ARGUMENT,
-                "cu_seqlens is %lld at %lld, expected numbers ascending from 0 to %lld",
-                (long long)end, (long long)n, (long long)s->tokens);
-        last = end;
-    }
-    return EJK_OK;
-}
-
 ejk_status ejki_sequences_check(const sequences *s) {
-    EJKI_TRY(check_ends(s));
-    if (!s->indexed) return EJK_OK;
-    uint8_t *taken = calloc((size_t)(s->slots / 8 + 1), 1);
-    if (!taken) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to check state_indices");
-    ejk_status status = EJK_OK;
-    for (seq_size n = 0; n < s->count && status == EJK_OK; n++) {
-        const seq_size slot = ejki_number(s->indices, s->wide_indices, n);
-        if (slot == -1) continue;
-        if (slot < -1 || slot >= s->slots)
-            status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                               "state_indices is %lld at %lld, expected -1 to %lld",
-                               (long long)slot, (long long)n, (long long)s->slots - 1);
-        else if (taken[slot / 8] >> slot % 8 & 1)
-            status =
-                ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                          "state_indices is %lld at %lld, expected a slot of no other sequence",
-                          (long long)slot, (long long)n);
-        else
-            taken[slot / 8] |= (uint8_t)(1u << slot % 8);
-    }
-    free(taken);
-    return status;
+    return s->indexed ? ejki_expect_distinct(s->indices, s->wide_indices, s->count, s->slots)
+                      : EJK_OK;
 }
 
 ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens) {

@@ -17,7 +17,7 @@ typedef struct ejki_states {
 ejk_status ejki_sequences_of(const ejki_states *states, int64_t batch, int64_t tokens,
                              sequences *out);
 void ejki_sequences_bind(const ejki_states *states, sequences *s);
-/* Looks at the lists: INVALID_ARGUMENT with the entry that is wrong. */
+/* INVALID_ARGUMENT: two sequences have the same slot. */
 ejk_status ejki_sequences_check(const sequences *s);
 /* Sequences of equal length, a slot each. */
 ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens);
