@@ -252,6 +252,13 @@ static void bad_calls_say_why(void **state) {
     args.group_size = ejk_int(16);
     EXPECT_FAIL(INVALID_SHAPE, "scales has rows", ejk_dequantize(context, &args));
     args.group_size = ejk_int(64);
+    args.tensor_scale = ejk_tensor_1d(scale, EJK_DTYPE_F32, 1);
+    EXPECT_FAIL(INVALID_ARGUMENT, "tensor_scale is given with mode affine",
+                ejk_dequantize(context, &args));
+    args.tensor_scale = (ejk_tensor){.dtype = EJK_DTYPE_UNSET};
+    strcpy(args.mode, "nf4");
+    args.zeros = args.scales;
+    EXPECT_FAIL(INVALID_ARGUMENT, "zeros are given with mode nf4", ejk_dequantize(context, &args));
     strcpy(args.mode, "mxfp4");
     EXPECT_FAIL(INVALID_DTYPE, "float8_e8m0fnu", ejk_dequantize(context, &args));
     strcpy(args.mode, "fp3");

@@ -206,6 +206,8 @@ static void padded_tables_do_not_undo_writes(void **state) {
         .out = rows(out, 40)};
     EXPECT_OK(ejk_ragged_page_attention_v3(context, &a));
     for (int r = 0; r < 40; r++) expect_row(r, 0, r > 7 ? r - 7 : 0, r + 1, 0, -INFINITY);
+    a.q_scale = ejk_float(-1);
+    EXPECT_FAIL(INVALID_ARGUMENT, "q_scale is -1", ejk_ragged_page_attention_v3(context, &a));
 }
 
 /* BUG 25, 26, 27: sinks join the denominator only, window and cap count, and no length or size is a block's. */
@@ -297,7 +299,8 @@ static void wrong_tables_are_refused(void **state) {
                  {&lens[1], KEYS + 1, "sequence 1 has 301 keys, expected at most 300"},
                  {&lens[0], -1, "-1, expected 0 or more"},
                  {&starts[1], 7, "query_start_loc[1] is 7, expected 0 to 4"},
-                 {&starts[2], 1, "query_start_loc[2] is 1, expected 2 to 4"}};
+                 {&starts[2], 1, "query_start_loc[2] is 1, expected 2 to 4"},
+                 {&starts[0], 1, "query_start_loc[0] is 1, expected 0"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         lay_out(TOKENS_FIRST, 2, (const int32_t[]){40, 9}, 2);
         const ejk_unified_attention_args a = unified(2, 4);
@@ -308,6 +311,101 @@ static void wrong_tables_are_refused(void **state) {
         if (!strstr(ejk_last_error(), wrong[i].sentence))
             fail_msg("\"%s\" does not say \"%s\"", ejk_last_error(), wrong[i].sentence);
         for (int n = 0; n < 4 * QUERIES * D; n++) assert_true(out[n] == 77);
+        starts[0] = 0;
+    }
+}
+
+/* Numbers that only some of the names have. */
+static void wrong_lists_are_refused(void **state) {
+    (void)state;
+    int32_t number[3] = {0}, starts_at[] = {-1, 0};
+    float bias[9] = {0};
+    for (size_t n = 0; n < sizeof out / sizeof *out; n++) out[n] = 77;
+    lay_out(TOKENS_FIRST, 2, (const int32_t[]){40, 9}, 2);
+    for (size_t n = 0; n < sizeof out / sizeof *out; n++) out[n] = 77;
+    ejk_unified_attention_args a = unified(2, 4);
+    a.qq_bias = ejk_tensor_2d(bias, EJK_DTYPE_F32, 1, 1);
+    EXPECT_FAIL(INVALID_ARGUMENT, "2 rows, expected at most the 1 of qq_bias",
+                ejk_unified_attention(context, &a));
+    a = unified(2, 4);
+    a.block_tables = (ejk_tensor){.dtype = EJK_DTYPE_UNSET};
+    a.kv_indices = list(table, 13);
+    a.kv_indptr = list(number, 3);
+    number[1] = 10, number[2] = 14;
+    EXPECT_FAIL(INVALID_ARGUMENT, "kv_indptr[2] is 14, expected 10 to 13",
+                ejk_unified_attention(context, &a));
+    ejk_ragged_page_attention_args r = ragged(2, 4);
+    r.num_seqs = list(number, 1);
+    for (int bad = -1; bad < 4; bad += 4) {
+        number[0] = bad;
+        EXPECT_FAIL(INVALID_ARGUMENT, "sequences are to be processed, expected 0 to 2",
+                    ejk_ragged_page_attention(context, &r));
+    }
+    const ejk_ragged_decode_attention_args d = {
+        .query = rows(query, 2),
+        .key = ejk_tensor_contiguous(keys, EJK_DTYPE_F32, 4, (int64_t[]){2, KEYS, HEADS, D}),
+        .value = ejk_tensor_contiguous(values, EJK_DTYPE_F32, 4, (int64_t[]){2, KEYS, HEADS, D}),
+        .sequence_start = list(starts_at, 2),
+        .sequence_end = list(lens, 2),
+        .out = rows(out, 2)};
+    EXPECT_FAIL(INVALID_ARGUMENT, "sequence 0 has keys -1 to 40",
+                ejk_ragged_decode_attention(context, &d));
+    /* Of the second page of 4 the buffer has 2 rows. */
+    ejk_decode_attention_args s = {.query = rows(query, 1),
+                                   .key_buffer = ejk_tensor_3d(keys, EJK_DTYPE_F32, 6, HEADS, D),
+                                   .value_buffer =
+                                       ejk_tensor_3d(values, EJK_DTYPE_F32, 6, HEADS, D),
+                                   .req_to_tokens = ejk_tensor_2d(number, EJK_DTYPE_I32, 1, 2),
+                                   .seq_lens = list(lens, 1),
+                                   .page_size = ejk_int(4),
+                                   .out = rows(out, 1)};
+    number[0] = 0, number[1] = 1, lens[0] = 7;
+    EXPECT_FAIL(INVALID_ARGUMENT, "page 1 of sequence 0 is 1, which has no row 2",
+                ejk_decode_attention(context, &s));
+    for (size_t n = 0; n < sizeof out / sizeof *out; n++) assert_true(out[n] == 77);
+    lens[0] = 6;
+    EXPECT_OK(ejk_decode_attention(context, &s));
+    expect_row(0, 0, 0, 6, 0, -INFINITY);
+}
+
+/* Rows that are written need room among the keys, and slots have to be there; the cache stays as it is. */
+static void wrong_writes_are_refused(void **state) {
+    (void)state;
+    static float before[sizeof cache / sizeof *cache];
+    int32_t slots[] = {0, 5};
+    lay_out(TOKENS_FIRST, 2, (const int32_t[]){40, 1}, 2);
+    memcpy(before, cache, sizeof cache);
+    ejk_update_kv_cache_args a = {
+        .key = ejk_tensor_3d(keys, EJK_DTYPE_F32, 4, HEADS, D),
+        .value = ejk_tensor_3d(values, EJK_DTYPE_F32, 4, HEADS, D),
+        .key_cache = pages(key_cache, PAGE, HEADS),
+        .value_cache = pages(value_cache, PAGE, HEADS),
+        .kv_lens = list(lens, 2),
+        .block_tables = ejk_tensor_2d(table, EJK_DTYPE_I32, 2, WIDTH),
+        .query_start_loc = list(starts, 3),
+    };
+    EXPECT_FAIL(INVALID_ARGUMENT, "sequence 1 writes 2 rows and has 1 keys",
+                ejk_update_kv_cache(context, &a));
+    a.kv_lens = a.block_tables = a.query_start_loc = (ejk_tensor){.dtype = EJK_DTYPE_UNSET};
+    a.key.shape[0] = a.value.shape[0] = 2;
+    a.slot_mapping = list(slots, 2);
+    slots[1] = POOL * PAGE;
+    EXPECT_FAIL(INVALID_ARGUMENT, "slot_mapping[1] is 2404, expected -1 to 2403",
+                ejk_update_kv_cache(context, &a));
+    slots[1] = -2;
+    EXPECT_FAIL(INVALID_ARGUMENT, "slot_mapping[1] is -2", ejk_update_kv_cache(context, &a));
+    assert_memory_equal(before, cache, sizeof cache);
+}
+
+/* A window of 0 or less is none. */
+static void windows_of_nothing_are_none(void **state) {
+    (void)state;
+    lay_out(TOKENS_FIRST, 1, (const int32_t[]){KEYS}, 1);
+    ejk_unified_attention_args a = unified(1, 1);
+    for (int window = 0; window > -2; window--) {
+        a.sliding_window = ejk_int(window);
+        EXPECT_OK(ejk_unified_attention(context, &a));
+        expect_row(0, 0, 0, KEYS, 0, -INFINITY);
     }
 }
 
@@ -443,6 +541,9 @@ int main(void) {
         cmocka_unit_test(flash_mla_by_its_defaults),
         cmocka_unit_test(latents_lie_in_rows_of_either_size),
         cmocka_unit_test(wrong_tables_are_refused),
+        cmocka_unit_test(wrong_lists_are_refused),
+        cmocka_unit_test(wrong_writes_are_refused),
+        cmocka_unit_test(windows_of_nothing_are_none),
         cmocka_unit_test(a_prefix_is_what_tables_say),
         cmocka_unit_test(wide_queries_meet_bytes),
         cmocka_unit_test(prompts_are_longer_than_a_task),
