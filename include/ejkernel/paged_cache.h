@@ -7,7 +7,7 @@
  * or at position kv_len − q_len + r of its sequence, through the table. Values become value / scale, rounded to
  * nearest even and saturated (int8 −128 … 127, float8 ±448 and ±57344). With k_row_scale and v_row_scale the scale of
  * each row of each head is chosen and stored: the largest magnitude over that of the type, 1 where all are 0. Nothing
- * else of the caches is touched. A slot that is named twice holds one of the rows, whichever.
+ * else of the caches is touched. Where a slot is named twice, each element of it is that of one of the rows.
  *
  * kv_cache_copy copies pages, as beams and shared prefixes need it. A page that is written may not be read or written
  * a second time.
