@@ -271,7 +271,7 @@ static void latents_lie_in_rows_of_either_size(void **state) {
     int32_t length = LEN, ends[] = {0, LEN}, entries[] = {1, 0}, distribution[] = {0, 0, 1};
     for (int i = 0; i < 2; i++) {
         for (int n = 0; n < 2 * PAGE * LANES; n++) latents[n] = NAN;
-        const ejk_multi_latent_ragged_page_attention_args a = {
+        ejk_multi_latent_ragged_page_attention_args a = {
             .queries_nope = ejk_tensor_3d(query, EJK_DTYPE_F32, LEN, 1, R),
             .queries_pe = ejk_tensor_3d(query, EJK_DTYPE_F32, LEN, 1, P),
             .keys_values = ejk_tensor_2d(keys, EJK_DTYPE_F32, LEN, R),
@@ -283,6 +283,9 @@ static void latents_lie_in_rows_of_either_size(void **state) {
             .distribution = list(distribution, 3),
             .out = ejk_tensor_3d(results[i], EJK_DTYPE_F32, LEN, 1, R)};
         EXPECT_OK(ejk_multi_latent_ragged_page_attention(context, &a));
+        a.v_scale = ejk_float(2);
+        EXPECT_FAIL(INVALID_ARGUMENT, "v_scale is 2, expected k_scale",
+                    ejk_multi_latent_ragged_page_attention(context, &a));
     }
     assert_true(isfinite(results[0][0]) && results[0][0] != 0);
     assert_memory_equal(results[0], results[1], sizeof results[0]);
@@ -324,6 +327,9 @@ static void wrong_lists_are_refused(void **state) {
     lay_out(TOKENS_FIRST, 2, (const int32_t[]){40, 9}, 2);
     for (size_t n = 0; n < sizeof out / sizeof *out; n++) out[n] = 77;
     ejk_unified_attention_args a = unified(2, 4);
+    a.causal = EJK_FALSE;
+    EXPECT_FAIL(INVALID_ARGUMENT, "causal is false", ejk_unified_attention(context, &a));
+    a = unified(2, 4);
     a.qq_bias = ejk_tensor_2d(bias, EJK_DTYPE_F32, 1, 1);
     EXPECT_FAIL(INVALID_ARGUMENT, "2 rows, expected at most the 1 of qq_bias",
                 ejk_unified_attention(context, &a));
