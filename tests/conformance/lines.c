@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/lines.h"
 
+ejk_dtype lines_type(struct call *c) {
+    return c->dtype != EJK_DTYPE_F64 && random_chance(&c->random, 0.5) ? EJK_DTYPE_F32 : c->dtype;
+}
+
 void lines_make(struct call *c, struct lines *l, int64_t batch, int64_t tokens) {
     struct random *r = &c->random;
     *l = (struct lines){.tokens = tokens, .packed = random_chance(r, 0.5)};

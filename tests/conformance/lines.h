@@ -15,6 +15,8 @@ struct lines {
     ejk_tensor ends, indices;
 };
 
+/* Of decays, biases and states beside tensors of tokens: the call's type, or f32, or f64 beside f64. */
+ejk_dtype lines_type(struct call *c);
 /* Packed ones may be empty, and tokens behind the last are in none. */
 void lines_make(struct call *c, struct lines *l, int64_t batch, int64_t tokens);
 /* Slots of a pool that is larger than it has to be, in any order. */

@@ -15,12 +15,6 @@ struct wkv {
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */
 
-/* Of a list: the call's type, or f32, or f64 beside f64. */
-static ejk_dtype list_type(struct call *c) {
-    if (c->dtype == EJK_DTYPE_F64) return EJK_DTYPE_F64;
-    return random_chance(&c->random, 0.5) ? EJK_DTYPE_F32 : c->dtype;
-}
-
 /* Normal numbers, of which some are near those given. Differences know nothing of infinity, nor of equal keys. */
 static void fill_with(struct call *c, const ejk_tensor *t, double middle, const double special[4]) {
     struct random *r = &c->random;
@@ -58,8 +52,8 @@ static struct wkv *make(struct call *c, bool gradient) {
     if (v->pooled) lines_pool(c, &v->lines);
     const int64_t n = v->lines.batch, e = v->channels;
     const ejk_dtype wide = c->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
-    v->w = CALL_TENSOR(c, list_type(c), e);
-    v->u = CALL_TENSOR(c, list_type(c), e);
+    v->w = CALL_TENSOR(c, lines_type(c), e);
+    v->u = CALL_TENSOR(c, lines_type(c), e);
     v->k = CALL_TENSOR(c, c->dtype, n, t, e);
     v->v = CALL_TENSOR(c, c->dtype, n, t, e);
     v->y = CALL_TENSOR(c, c->dtype, n, t, e);
@@ -71,7 +65,7 @@ static struct wkv *make(struct call *c, bool gradient) {
     const bool ends = !v->pooled && random_chance(r, 0.6);
     /* Beside the -1e30 that an empty sequence ends with, differences would see nothing else. */
     if (v->pooled || random_chance(r, 0.5) || (gradient && ends && c->dtype == EJK_DTYPE_F64)) {
-        v->before = CALL_TENSOR(c, v->pooled ? wide : list_type(c), entries, NUMBERS, e);
+        v->before = CALL_TENSOR(c, v->pooled ? wide : lines_type(c), entries, NUMBERS, e);
         fill_states(c, &v->before, e);
     }
     if (ends) v->after = CALL_TENSOR(c, wide, entries, NUMBERS, e);

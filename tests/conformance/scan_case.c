@@ -25,12 +25,6 @@ static void fill_decays(struct call *c, const ejk_tensor *t) {
                    random_chance(r, 0.1) ? RANDOM_OF(r, special) : -exp(random_normal(r) - 0.5));
 }
 
-/* Of a list: the call's type, or f32, or f64 beside f64. */
-static ejk_dtype list_type(struct call *c) {
-    if (c->dtype == EJK_DTYPE_F64) return EJK_DTYPE_F64;
-    return random_chance(&c->random, 0.5) ? EJK_DTYPE_F32 : c->dtype;
-}
-
 /* Step sizes are positive, with softplus or without: states would grow without bounds. */
 static void fill_steps(struct call *c, const struct scan *v, const ejk_tensor *t, double middle) {
     tensor_fill(c, t, middle, 1.5);
@@ -62,7 +56,7 @@ static struct scan *make(struct call *c, bool gradient) {
     v->x = CALL_TENSOR(c, c->dtype, n, t, e);
     v->dt = CALL_TENSOR(c, c->dtype, n, t, e);
     v->y = CALL_TENSOR(c, c->dtype, n, t, e);
-    v->a = CALL_TENSOR(c, list_type(c), e, k);
+    v->a = CALL_TENSOR(c, lines_type(c), e, k);
     v->b = call_tensor(c, c->dtype, grouped ? 4 : 3, grouped ? four : three);
     v->c = call_tensor(c, c->dtype, grouped ? 4 : 3, grouped ? four : three);
     tensor_fill(c, &v->x, 0.3, 1);
@@ -71,14 +65,14 @@ static struct scan *make(struct call *c, bool gradient) {
     fill_decays(c, &v->a);
     fill_steps(c, v, &v->dt, -1);
     if (random_chance(r, 0.5))
-        v->d = CALL_TENSOR(c, list_type(c), e), tensor_fill(c, &v->d, 1, 0.3);
+        v->d = CALL_TENSOR(c, lines_type(c), e), tensor_fill(c, &v->d, 1, 0.3);
     if (random_chance(r, 0.5))
-        v->bias = CALL_TENSOR(c, list_type(c), e), fill_steps(c, v, &v->bias, 0);
+        v->bias = CALL_TENSOR(c, lines_type(c), e), fill_steps(c, v, &v->bias, 0);
     if (random_chance(r, 0.5))
         v->gate = CALL_TENSOR(c, c->dtype, n, t, e), tensor_fill(c, &v->gate, 0, 2);
     const int64_t entries = v->pooled ? v->lines.slots : v->lines.count;
     if (v->pooled || random_chance(r, 0.5)) {
-        v->before = CALL_TENSOR(c, v->pooled ? wide : list_type(c), entries, e, k);
+        v->before = CALL_TENSOR(c, v->pooled ? wide : lines_type(c), entries, e, k);
         tensor_fill(c, &v->before, 0, 1);
     }
     if (!v->pooled && random_chance(r, 0.6)) v->after = CALL_TENSOR(c, wide, entries, e, k);

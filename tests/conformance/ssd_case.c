@@ -27,11 +27,6 @@ static void choose_sizes(struct call *c, struct ssd *p) {
 
 /* ---- Contents ---------------------------------------------------------------------------------------- */
 
-/* Of a list, of gates: the call's type, or f32. */
-static ejk_dtype list_type(struct call *c) {
-    return c->dtype != EJK_DTYPE_F64 && random_chance(&c->random, 0.5) ? EJK_DTYPE_F32 : c->dtype;
-}
-
 /* Rates from none at all to everything at once. */
 static void fill_rates(struct call *c, const ejk_tensor *t) {
     static const double special[] = {0, -50, -1e4, -1e-4};
@@ -71,21 +66,21 @@ static void choose_norm(struct call *c, struct ssd *p) {
         while (width % p->norm_group != 0);
     if (c->gradient) p->eps = p->norm_group < 8 ? 0.1 : 1e-2;
     if (!p->norm || !random_chance(r, 0.7)) return;
-    p->tensor[SSD_WEIGHT] = CALL_TENSOR(c, list_type(c), width);
+    p->tensor[SSD_WEIGHT] = CALL_TENSOR(c, lines_type(c), width);
     tensor_fill(c, &p->tensor[SSD_WEIGHT], 1, 0.3);
 }
 
 static void fill_lists(struct call *c, struct ssd *p) {
     struct random *r = &c->random;
     ejk_tensor *t = p->tensor;
-    t[SSD_A] = CALL_TENSOR(c, list_type(c), p->heads);
+    t[SSD_A] = CALL_TENSOR(c, lines_type(c), p->heads);
     fill_rates(c, &t[SSD_A]);
     if (random_chance(r, 0.6)) {
-        t[SSD_D] = CALL_TENSOR(c, list_type(c), p->heads);
+        t[SSD_D] = CALL_TENSOR(c, lines_type(c), p->heads);
         tensor_fill(c, &t[SSD_D], 1, 0.3);
     }
     if (random_chance(r, 0.5)) {
-        t[SSD_BIAS] = CALL_TENSOR(c, list_type(c), p->heads);
+        t[SSD_BIAS] = CALL_TENSOR(c, lines_type(c), p->heads);
         fill_steps(c, p, &t[SSD_BIAS], 0);
     }
 }
@@ -96,7 +91,7 @@ static void fill_states(struct call *c, struct ssd *p) {
     const int64_t entries = p->pooled ? p->lines.slots : p->lines.count;
     if (p->pooled || random_chance(r, 0.5)) {
         p->tensor[SSD_BEFORE] =
-            CALL_TENSOR(c, p->pooled ? wide : list_type(c), entries, p->heads, p->size, p->states);
+            CALL_TENSOR(c, p->pooled ? wide : lines_type(c), entries, p->heads, p->size, p->states);
         tensor_fill(c, &p->tensor[SSD_BEFORE], 0, 1);
     }
     if (!p->pooled && random_chance(r, 0.6))
@@ -119,7 +114,7 @@ static struct ssd *make(struct call *c, bool gradient) {
     t[SSD_X] = CALL_TENSOR(c, c->dtype, n, tokens, p->heads, p->size);
     t[SSD_B] = CALL_TENSOR(c, c->dtype, n, tokens, p->groups, p->states);
     t[SSD_C] = CALL_TENSOR(c, c->dtype, n, tokens, p->groups, p->states);
-    t[SSD_DT] = CALL_TENSOR(c, list_type(c), n, tokens, p->heads);
+    t[SSD_DT] = CALL_TENSOR(c, lines_type(c), n, tokens, p->heads);
     tensor_fill(c, &t[SSD_X], 0.3, 1);
     tensor_fill(c, &t[SSD_B], 0, 1 / sqrt((double)p->states + 1));
     tensor_fill(c, &t[SSD_C], 0, 1);
