@@ -2,7 +2,7 @@
 /*
  * What kernels that work on all chunks at once do alike: which chunk a block has, rows to be normalised, and the
  * inverse.
- * Constants: KEY_SIZE, TERMS, BACK, SQUARE.
+ * Constants: KEY_SIZE, TERMS, BACK, SQUARE; INVERSE_PIECES (as many as T has unless given).
  */
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
 #define EJKI_RECURRENT_CHUNK_INVERSE_CUH
@@ -11,9 +11,9 @@
 #define WARPS 4
 #endif
 #include "operations/recurrent/cuda/chunk.cuh"
+#include "operations/recurrent/cuda/chunk_solve.cuh"
 #include "operations/recurrent/cuda/rows.cuh"
 
-#define PITCH (REC_CHUNK + 4)
 #define TILE  (REC_CHUNK * pitch_of(KEY_SIZE) * 2)
 
 /* A chunk of a head: its first row in the sequence, and how many rows there are. */
@@ -38,96 +38,40 @@ DEVICE void copy_rows(const rec_problem &p, const chunk_of_head &c, int role, re
     copy_tile<REC_CHUNK, KEY_SIZE>(tile, rows, (int)c.first, (int)c.steps, 1);
 }
 
-/* What a row is multiplied by to be normalised. */
+DEVICE float squares_of(const uint4 &x) {
+    const u32 word[] = {x.x, x.y, x.z, x.w};
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = widen_pair(word[i]);
+        sum += two.x * two.x + two.y * two.y;
+    }
+    return sum;
+}
+/* What a row is multiplied by to be normalised, of which this is the sum of squares. */
+DEVICE float factor_of(float squares) {
+    return 1 / sqrtf(squares + (float)REC_EPSILON);
+}
 DEVICE float factor_of(const rec_problem &p, u32 tile, int row) {
     float sum = 0;
     if (!p.normalise) return 1;
 #pragma unroll
-    for (int piece = 0; piece < KEY_SIZE / 8; piece++) {
-        const uint4 x = load_piece(piece_at<KEY_SIZE>(tile, row, piece));
-        const u32 word[] = {x.x, x.y, x.z, x.w};
+    for (int piece = 0; piece < KEY_SIZE / 8; piece++)
+        sum += squares_of(load_piece(piece_at<KEY_SIZE>(tile, row, piece)));
+    return factor_of(sum);
+}
+/* The same of a row by two neighbouring threads. */
+DEVICE float factor_of_pair(const rec_problem &p, u32 tile, int row) {
+    const int half = threadIdx.x % 2;
+    float sum = 0;
+    if (!p.normalise) return 1;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float low = widen((u16)word[i]), high = widen((u16)(word[i] >> 16));
-            sum += low * low + high * high;
-        }
-    }
-    return 1 / sqrtf(sum + (float)REC_EPSILON);
+    for (int n = 0; n < KEY_SIZE / 16; n++) /* others of four rows are in other banks */
+        sum += squares_of(load_piece(piece_at<KEY_SIZE>(tile, row, half * (KEY_SIZE / 16) + (n ^ half * 4))));
+    return factor_of(sum_of_lanes(sum, 2));
 }
 
-/* ---- The inverse ------------------------------------------------------------------------------------ */
-
-/* Blocks on the diagonal are solved by substitution, one by each of four warps. */
-#define OWN (REC_CHUNK / 4)
-
-DEVICE bool inverts() {
-    return WARPS == 4 || threadIdx.x < 128;
-}
-
-/*
- * The inverse of the warp's own block, a column a lane, which is in registers; the lanes behind these write the zeros
- * that are read with it, beside blocks of even warps.
- */
-DEVICE void solve(const float *a, float *to) {
-    const int warp = threadIdx.x / 32, column = threadIdx.x % 32, first = OWN * warp;
-    float x[OWN];
-    if (column >= OWN && warp % 2) return;
-#pragma unroll
-    for (int t = 0; t < OWN; t++) {
-        float sum[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int r = 0; r < t; r += 4) {
-            const float4 four = *(const float4 *)(a + (first + t) * PITCH + first + r);
-            const float row[] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (r + i < t) sum[i] += row[i] * x[r + i];
-        }
-        x[t] = (t == column ? 1 : 0) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    }
-#pragma unroll
-    for (int t = 0; t < OWN; t++) to[(first + t) * PITCH + first + column] = x[t];
-}
-
-/* A thread's row of a product of blocks of `size` x `size`, by 4 size threads, and its part of the columns. */
-template <int size> DEVICE int row_of_block() {
-    return threadIdx.x % (4 * size) / 4;
-}
-template <int size> DEVICE void multiply_blocks(const float *left, const float *right, float (&sum)[size / 4]) {
-    const float *row = left + row_of_block<size>() * PITCH, *columns = right + threadIdx.x % 4 * (size / 4);
-#pragma unroll
-    for (int i = 0; i < size / 4; i++) sum[i] = 0;
-#pragma unroll 4
-    for (int r = 0; r < size; r++) {
-        const float by = row[r];
-#pragma unroll
-        for (int i = 0; i < size / 4; i += 4) {
-            const float4 x = *(const float4 *)(columns + r * PITCH + i);
-            sum[i] += by * x.x, sum[i + 1] += by * x.y, sum[i + 2] += by * x.z, sum[i + 3] += by * x.w;
-        }
-    }
-}
-template <int size> DEVICE void store_block(const float (&x)[size / 4], float sign, float *to) {
-    float *at = to + row_of_block<size>() * PITCH + threadIdx.x % 4 * (size / 4);
-#pragma unroll
-    for (int i = 0; i < size / 4; i++) at[i] = sign * x[i];
-}
-
-/* T21 = -T22 (A21 T11) of a block of 2 size columns at `a` and `to`, where T11 and T22 are; A21 is overwritten. */
-template <int size> DEVICE void join(float *a, float *to) {
-    float sum[size / 4], *below = a + size * PITCH, *second = to + size * PITCH;
-    if (inverts()) {
-        multiply_blocks<size>(below, to, sum);
-        __syncwarp(); /* rows of A21 are read by one warp */
-        store_block<size>(sum, 1, below);
-    }
-    __syncthreads();
-    if (inverts()) {
-        multiply_blocks<size>(second + size, below, sum);
-        store_block<size>(sum, -1, second);
-    }
-    __syncthreads();
-}
+/* ---- T and P ---------------------------------------------------------------------------------------- */
 
 #define BLOCKS (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
 
@@ -160,17 +104,23 @@ DEVICE int element_column(int i) {
 
 /*
  * Blocks on and below the diagonal to memory as right operands in `pieces` pieces, columns times `betas` unless that is
- * NULL. With `turned` sums are over rows, else over columns.
+ * NULL. With `turned`, without these, sums are over rows, else over columns.
  */
 template <int pieces, bool turned> DEVICE void put_blocks(const float *from, const float *betas, char *to) {
     for (int tile = threadIdx.x / 32; tile < REC_TILES; tile += WARPS) {
         const int row = tile >= 6 ? 3 : tile >= 3 ? 2 : tile >= 1, column = tile - row * (row + 1) / 2;
         float rest[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int own_row = 16 * row + (turned ? element_column(i) : element_row(i));
-            const int own_column = 16 * column + (turned ? element_row(i) : element_column(i));
-            rest[i] = from[own_row * PITCH + own_column] * (betas ? betas[own_column] : 1);
+        for (int i = 0; i < 8; i += 2) {
+            const int own = 16 * row + element_row(i), other = 16 * column + element_column(i);
+            if (turned) {
+                const float *at = from + (16 * row + element_column(i)) * PITCH + 16 * column + element_row(i);
+                rest[i] = at[0], rest[i + 1] = at[PITCH];
+            } else {
+                const float2 two = *(const float2 *)(from + own * PITCH + other);
+                const float2 by = betas ? *(const float2 *)(betas + other) : make_float2(1, 1);
+                rest[i] = two.x * by.x, rest[i + 1] = two.y * by.y;
+            }
         }
 #pragma unroll
         for (int piece = 0; piece < pieces; piece++) {
@@ -183,25 +133,13 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
     }
 }
 
-/*
- * (1 + A)^-1 to `memory` of A, which warps have written before a barrier and which is overwritten. Blocks on the
- * diagonal are joined two by two. Blocks above the diagonal nobody reads.
- */
-DEVICE void invert_all(float *a, float *memory) {
-    const int half = threadIdx.x / (4 * OWN) * 2 * OWN * (PITCH + 1); /* of two warps */
-    if (inverts()) solve(a, memory);
-    __syncthreads();
-    join<OWN>(a + half, memory + half);
-    join<2 * OWN>(a, memory);
-}
-
-/* T of A; A and `memory` are overwritten. Gradients are given the inverse, turned, behind T. */
-DEVICE void invert(float *a, const float *betas, float *memory, char *to) {
-    invert_all(a, memory);
-    put_blocks<TERMS, false>(memory, betas, to);
+/* T of A, in whose place its floats are made. Gradients are given the inverse, turned, behind T. */
+DEVICE void invert(float *a, const float *betas, char *to) {
+    invert_all(a, threadIdx.x < 128, [] { __syncthreads(); });
+    put_blocks<TERMS, false>(a, betas, to);
     if (SQUARE) clear_others(to, false);
     if (SQUARE && BACK) clear_others(to + TERMS * BLOCKS, true);
-    if (BACK) put_blocks<TERMS, true>(memory, NULL, to + TERMS * BLOCKS);
+    if (BACK) put_blocks<TERMS, true>(a, NULL, to + TERMS * BLOCKS);
 }
 
 #endif

@@ -47,8 +47,5 @@ DEVICE u32 load_pair(u32 tile, int row, int channel) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
     return x;
 }
-DEVICE float2 widen_pair(u32 x) {
-    return make_float2(widen((u16)x), widen((u16)(x >> 16)));
-}
 
 #endif

@@ -47,12 +47,13 @@ static inline int64_t rec_operands(const rec_problem *p, int64_t lefts) {
 /* Of shared memory of what prepares chunks. */
 static inline int64_t rec_prepare_bytes(const rec_problem *p) {
     const int64_t tiles = 2 * rec_tile_bytes(p->key_size);
-    const int64_t inverse = REC_CHUNK * REC_CHUNK_PITCH * 4, rows = inverse + REC_CHUNK * 4 * 4;
-    const int64_t gates =
-        p->key_decay ? (REC_CHUNK * (p->key_size + 4) + 10 * p->key_size + 4 * 16 * 17) * 4 +
-                           (p->gradient ? inverse : 4)
-                     : REC_CHUNK * (8 + 4 + 4 * 4) + 8;
-    return ejki_max(tiles, inverse) + rows + gates;
+    const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4, rows = REC_CHUNK * 4 * 4;
+    if (!p->key_decay)
+        return ejki_max(tiles, (p->gradient ? 2 : 1) * square) + rows +
+               REC_CHUNK * (8 + 4 + 4 * 4) + 8;
+    const int64_t gates = (REC_CHUNK * (p->key_size + 4) + 10 * p->key_size + 4 * 16 * 17) * 4 +
+                          (p->gradient ? square : 4);
+    return tiles + square + rows + gates;
 }
 static inline int64_t rec_factor_floats(const rec_problem *p) {
     return rec_operands(p, 1) > 0 ? p->key_size + REC_CHUNK : REC_FACTOR_ROWS * REC_CHUNK;

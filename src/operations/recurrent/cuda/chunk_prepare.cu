@@ -7,19 +7,21 @@
  */
 #include "operations/recurrent/cuda/chunk_gates.cuh"
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
+#include "operations/recurrent/cuda/chunk_products.cuh"
 
-/* What a block has in shared memory besides its tiles; T lies where these were, and P of gradients. */
+/* What a block has in shared memory besides its tiles; A and T lie where these were, of gradients behind P. */
 struct parts {
-    float a[REC_CHUNK * PITCH];
     chunk_gates g;
     float skip; /* how often values are in outputs besides */
 };
+#define SQUARES ((BACK ? 2 : 1) * REC_CHUNK * PITCH * 4)
+#define RESIDENT (TERMS == 1 ? 5 : 1) /* blocks of a multiprocessor that registers are shared out for */
 
 /* ---- Products --------------------------------------------------------------------------------------- */
 
-/* Rows 16 warp … of K K' and Q K', columns up to the diagonal. */
+/* A warp's rows of K K' and Q K', columns up to the diagonal. */
 DEVICE void multiply(u32 keys, u32 queries, float (&kk)[8][4], float (&qk)[8][4]) {
-    const int warp = threadIdx.x / 32;
+    const int warp = sub_of_rows();
     clear(kk);
     clear(qk);
 #pragma unroll
@@ -41,33 +43,27 @@ DEVICE void multiply(u32 keys, u32 queries, float (&kk)[8][4], float (&qk)[8][4]
     }
 }
 
+/* What rows of keys are multiplied by to be normalised: the diagonal of K K' has their squares. */
+DEVICE void put_key_factors(const rec_problem &p, const float (&kk)[8][4], parts &s) {
+    const int lane = threadIdx.x % 32, row = SUB * sub_of_rows() + lane / 4;
+    const float2 squares = diagonal_of(kk);
+    if (!on_diagonal()) return;
+    s.g.k_factor[row] = p.normalise ? factor_of(squares.x) : 1;
+    s.g.k_factor[row + 8] = p.normalise ? factor_of(squares.y) : 1;
+}
+
 /* P to memory, of gradients to `turned` in shared memory, A to shared memory. */
-DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *turned, char *scores) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
-    float2 own[2];
-    float query[2], key[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int to = row + 8 * half;
-        own[half] = s.g.pair[to], query[half] = s.g.q_factor[to], key[half] = s.g.k_factor[to] * s.g.beta[to];
-    }
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-        if (n / 2 > warp) break;
-        const int column = 8 * n + lane % 4 * 2;
-        const float4 others = *(const float4 *)(s.g.pair + column);
-        const float2 factors = *(const float2 *)(s.g.k_factor + column);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int to = row + i / 2 * 8, from = column + i % 2;
-            const float2 other = i % 2 ? make_float2(others.z, others.w) : make_float2(others.x, others.y);
-            const float by = decay_between(s.g, to, from, own[i / 2], other) * (i % 2 ? factors.y : factors.x);
-            qk[n][i] = from <= to ? qk[n][i] * (by * query[i / 2]) : 0;
-            if (from == to) qk[n][i] += s.skip;
-            if (BACK) turned[to * PITCH + from] = qk[n][i];
-            if (UPDATE == REC_DELTA) s.a[to * PITCH + from] = from < to ? kk[n][i] * (by * key[i / 2]) : 0;
-        }
-    }
+DEVICE void put_products(const parts &s, float (&kk)[8][4], float (&qk)[8][4], float *turned, float *a, char *scores) {
+    const int warp = sub_of_rows(), lane = threadIdx.x % 32, row = SUB * warp + lane / 4;
+    const auto between = [&](int to, int from, float2 own, float2 other) {
+        return decay_between(s.g, to, from, own, other);
+    };
+    const float of_query[] = {s.g.q_factor[row], s.g.q_factor[row + 8]};
+    const float of_key[] = {s.g.k_factor[row] * s.g.beta[row], s.g.k_factor[row + 8] * s.g.beta[row + 8]};
+    decay_rows<TERMS == 1>(s.g.pair, s.g.k_factor, of_query, true, s.skip, between, qk);
+    if (UPDATE == REC_DELTA) decay_rows<TERMS == 1>(s.g.pair, s.g.k_factor, of_key, false, 0, between, kk);
+    if (BACK) put_square(qk, turned);
+    if (UPDATE == REC_DELTA) put_square(kk, a);
 #pragma unroll
     for (int n = 0; n < 4; n++)
         if (n <= warp && !BACK)
@@ -76,14 +72,15 @@ DEVICE void put_products(parts &s, float (&kk)[8][4], float (&qk)[8][4], float *
                                  pack(qk[2 * n][2], qk[2 * n][3]), pack(qk[2 * n + 1][2], qk[2 * n + 1][3])));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_constant__ rec_chunked a) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) prepare(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
     chunk_of_head c;
     if (!find_chunk(p, c)) return;
     const int thread = threadIdx.x;
     const u32 keys = shared_address(memory), queries = keys + TILE;
-    parts &s = *(parts *)(memory + larger(2 * TILE, REC_CHUNK * PITCH * 4));
+    float *square = (float *)memory, *a_square = BACK ? square + REC_CHUNK * PITCH : square;
+    parts &s = *(parts *)(memory + larger(2 * TILE, SQUARES));
     copy_rows(p, c, REC_KEY, p.key_heads, keys);
     copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
@@ -92,24 +89,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(const __grid_const
     cp_async_wait<0>();
     __syncthreads();
     end_gates(s.g);
-    if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */
-        s.g.k_factor[thread] = factor_of(p, keys, thread) * (p.by_step ? s.g.beta[thread] : 1);
-    else
-        s.g.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
+    const bool has_squares = UPDATE == REC_DELTA && TERMS == 1; /* of keys, to their bits */
+    const float of_query = factor_of_pair(p, queries, thread / 2) * (float)p.scale;
+    if (thread % 2 == 0) s.g.q_factor[thread / 2] = of_query;
+    if (!has_squares) { /* what sums multiply values by is that of their keys */
+        const float of_key = factor_of_pair(p, keys, thread / 2) * (p.by_step ? s.g.beta[thread / 2] : 1);
+        if (thread % 2 == 0) s.g.k_factor[thread / 2] = of_key;
+    }
     float kk[8][4], qk[8][4];
     multiply(keys, queries, kk, qk);
+    if (has_squares) put_key_factors(p, kk, s);
     __syncthreads();
     char *scores = a.scores + c.place * ((BACK ? TERMS : 1) * BLOCKS);
     if (SQUARE) clear_others(scores, BACK);
-    put_products(s, kk, qk, (float *)memory, scores);
+    put_products(s, kk, qk, square, a_square, scores);
     put_factors(s.g, a.factors + c.place * (REC_FACTOR_ROWS * REC_CHUNK));
     if (UPDATE != REC_DELTA && !BACK) return;
     __syncthreads();
     if (BACK) {
-        put_blocks<TERMS, true>((const float *)memory, NULL, scores);
+        put_blocks<TERMS, true>(square, NULL, scores);
         __syncthreads();
     }
     if (UPDATE != REC_DELTA) return;
-    invert(s.a, s.g.beta, (float *)memory,
-           a.inverses + c.place * ((BACK ? 2 : 1) * TERMS * BLOCKS));
+    invert(a_square, s.g.beta, a.inverses + c.place * ((BACK ? 2 : 1) * TERMS * BLOCKS));
 }

@@ -291,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     if (!find_chunk(p, c)) return;
     const int thread = threadIdx.x;
     const u32 keys = shared_address(memory), queries = keys + TILE;
-    parts &s = *(parts *)(memory + larger(2 * TILE, REC_CHUNK * PITCH * 4));
+    parts &s = *(parts *)(memory + 2 * TILE);
     copy_rows(p, c, REC_KEY, p.key_heads, keys);
     copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
@@ -331,6 +331,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     __syncthreads();
     if (BACK) put_blocks<TERMS, true>(s.p, NULL, scores);
     if (UPDATE != REC_DELTA) return;
-    invert(s.a, s.beta, (float *)memory,
-           a.inverses + c.place * ((BACK ? 2 : 1) * BLOCKS));
+    invert(s.a, s.beta, a.inverses + c.place * ((BACK ? 2 : 1) * BLOCKS));
 }

@@ -19,6 +19,7 @@
  * Constants: ELEMENT (BF16), KEY_SIZE, UPDATE, TERMS (1), BACK (0), SQUARE (P for wgmma).
  */
 #define WARPS 8
+#define INVERSE_PIECES 2
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
 #include "operations/recurrent/cuda/chunk_logs.cuh"
 
@@ -398,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __gr
     const tiles t = {base, base + TILE, base + 2 * TILE, base + 3 * TILE, base + 4 * TILE};
     float *triangles = (float *)(memory + 4 * TILE) + thread / 32 * (2 * HALF * SUB);
     logs &s = *(logs *)(memory + 4 * TILE + REC_SQUARE_BYTES);
-    float *n = s.log, *inverse = n + REC_CHUNK * PITCH; /* in place of decays */
+    float *n = s.log; /* in place of decays */
     const u32 to[] = {t.b, t.q, t.k, t.a};
     const int role[] = {REC_B, REC_QUERY, REC_KEY, REC_A};
     const rec_size heads[] = {p.heads, p.query_heads, p.key_heads, p.heads};
@@ -427,8 +428,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __gr
     u32 r[4][4];
     pack_asked(x, (float)p.scale, r);
     __syncthreads();
-    invert_all(n, inverse);
-    put_solved(inverse, t.b, t.m);
+    invert_all(n, threadIdx.x < 128, [] { __syncthreads(); });
+    put_solved(n, t.b, t.m);
     __syncthreads();
     char *scores = a.scores + c.place * BLOCKS;
     if (SQUARE) clear_others(scores, false);

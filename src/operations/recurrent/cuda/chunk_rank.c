@@ -21,11 +21,10 @@ static int64_t factor_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_factor_floats(p) * (int64_t)sizeof(float);
 }
 
-/* Shared memory of what prepares chunks: tiles, M, and gates, or N and its inverse. */
+/* Shared memory of what prepares chunks: tiles, M, and gates, in place of which the inverse is made. */
 static int64_t prepare_bytes(const rec_problem *p) {
     const int64_t logs = REC_CHUNK * (p->key_size + 4) + 10 * p->key_size + REC_CHUNK;
-    return 4 * rec_tile_bytes(p->key_size) + REC_SQUARE_BYTES +
-           4 * ejki_max(logs, 2 * REC_CHUNK * REC_CHUNK_PITCH);
+    return 4 * rec_tile_bytes(p->key_size) + REC_SQUARE_BYTES + 4 * logs;
 }
 
 static bool applicable(const void *problem) {

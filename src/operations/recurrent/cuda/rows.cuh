@@ -16,6 +16,11 @@ DEVICE rows_of rows_in(const rec_problem &p, const rec_view &v, const rec_sequen
     return r;
 }
 
+/* Two elements as they lie. */
+DEVICE float2 widen_pair(u32 x) {
+    return make_float2(widen((u16)x), widen((u16)(x >> 16)));
+}
+
 /* Two columns of 8 of a product as a left operand whose pieces add up to them: bf16 has 8 bits, so that three have all
  * of a float. */
 template <int pieces>
