@@ -16,6 +16,7 @@
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS, DIRECT, WARPS (8, of sums 4).
  */
 #include "operations/recurrent/cuda/chunk_gates.cuh"
+#include "operations/recurrent/cuda/chunk_products.cuh"
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 
 struct parts {
@@ -26,6 +27,7 @@ struct parts {
     float along[HALVES][REC_CHUNK];
     float gate[WARPS][REC_CHUNK]; /* what passes by the gate behind a row, of a warp's rows */
     float met[WARPS];             /* sums of S dS */
+    float q_norm[REC_CHUNK], k_norm[REC_CHUNK]; /* what rows are multiplied by to be normalised */
 };
 
 /* What all warps of a row have. */
@@ -55,34 +57,46 @@ DEVICE void multiply_rows(u32 rows, u32 columns, float (&sum)[8][4]) {
 
 /*
  * Of each gate what passes by it from tokens before it to tokens from its own on: sums of a square's rows up to a
- * column, over the rows behind it, of which a warp has 16.
+ * column, over the rows behind it, of which a warp has 16. Sums of rows are products with ones, in as many pieces as
+ * their bits count.
  */
-DEVICE void add_passing(parts &s, float (&passing)[8][4]) {
-    const int warp = threadIdx.x / 32, sub = sub_of_warp(), lane = threadIdx.x % 32;
-    float sum[2] = {0, 0};
+DEVICE void add_passing(parts &s, const float (&passing)[8][4]) {
+    enum { PIECES = TERMS > 1 ? 3 : 2 };
+    const int sub = sub_of_warp(), lane = threadIdx.x % 32, row = 16 * sub + lane / 4, column = lane % 4 * 2;
+    const u32 one = (u32)narrow(1), ones = one | one << 16;
+    const u32 diagonal = (column <= lane / 4 ? one : 0) | (column < lane / 4 ? one << 16 : 0);
+    u32 left[4][PIECES][4];
+    float sums[16];
 #pragma unroll
-    for (int tile = 0; tile < 8; tile++) {
-        float column[2];
+    for (int k = 0; k < 4; k++) pack_pieces<PIECES>(left[k], passing[2 * k], passing[2 * k + 1]);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = 16 * sub + lane / 4 + 8 * half, from = 8 * tile + lane % 4 * 2;
-            float *own = passing[tile] + 2 * half, all = own[0] + own[1];
-            const float one = __shfl_up_sync(~0u, all, 1, 4);
-            if (lane % 4 >= 1) all += one;
-            const float two = __shfl_up_sync(~0u, all, 2, 4);
-            if (lane % 4 >= 2) all += two;
-            const float before = __shfl_up_sync(~0u, all, 1, 4), low = (lane % 4 ? before : 0) + own[0];
-            const float first = sum[half] + low, second = sum[half] + all;
-            sum[half] += __shfl_sync(~0u, all, 3, 4);
-            own[0] = from < row ? first : 0, own[1] = from + 1 < row ? second : 0;
-        }
+    for (int n = 0; n < 8; n++) {
+        float up[4] = {0, 0, 0, 0};
+        if (n / 2 <= sub)
+#pragma unroll
+            for (int k = 0; k <= n / 2; k++)
+#pragma unroll
+                for (int piece = PIECES - 1; piece >= 0; piece--)
+                    mma(up, left[k][piece], k < n / 2 || n % 2 ? ones : diagonal,
+                        k < n / 2 ? ones : n % 2 ? diagonal : 0);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            column[i] = passing[tile][i] + passing[tile][2 + i];
-            for (int n = 4; n < 32; n *= 2) column[i] += __shfl_xor_sync(~0u, column[i], n);
+            const int own = 8 * n + column + i;
+            sums[2 * n + i] = (own < row ? up[i] : 0) + (own < row + 8 ? up[2 + i] : 0);
         }
-        if (lane < 4) *(float2 *)(s.gate[warp] + 8 * tile + 2 * lane) = make_float2(column[0], column[1]);
     }
+#pragma unroll
+    for (int step = 0; step < 3; step++) { /* lanes of a column are left with the tile of their row */
+        const int apart = 16 >> step;
+        const bool is_high = lane & apart;
+#pragma unroll
+        for (int n = 0; n < 8; n++) {
+            if (n >= apart / 2) break;
+            const float own = is_high ? sums[n + apart / 2] : sums[n], other = is_high ? sums[n] : sums[n + apart / 2];
+            sums[n] = own + __shfl_xor_sync(~0u, other, apart);
+        }
+    }
+    *(float2 *)(s.gate[threadIdx.x / 32] + 8 * (lane / 4) + column) = make_float2(sums[0], sums[1]);
 }
 
 /*
@@ -92,22 +106,35 @@ DEVICE void add_passing(parts &s, float (&passing)[8][4]) {
 DEVICE void put_square(const parts &s, float *square, bool has_diagonal, const float (&factor)[2],
                        const float (&product)[8][4], float (&x)[8][4]) {
     const int warp = sub_of_warp(), lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
-    const float2 own[] = {s.g.pair[row], s.g.pair[row + 8]};
+    const float2 own[] = {s.g.pair[row], s.g.pair[row + 8]}, first = s.g.pair[16 * warp];
+    const float down[] = {power_between(own[0], first), power_between(own[1], first)};
 #pragma unroll
     for (int tile = 0; tile < 8; tile++) {
         if (tile / 2 > warp) break;
         const int column = 8 * tile + lane % 4 * 2;
         const float4 others = *(const float4 *)(s.g.pair + column);
         const float2 factors = *(const float2 *)(s.g.k_factor + column);
+        const float2 other[] = {make_float2(others.x, others.y), make_float2(others.z, others.w)};
+        if (TERMS == 1 && tile / 2 < warp) { /* in two steps, by the warp's first row */
+            const float to_first[] = {power_between(first, other[0]), power_between(first, other[1])};
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[tile][i] *= to_first[i % 2] * down[i / 2];
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int to = row + i / 2 * 8, from = column + i % 2;
+                const bool is_there = from < to || (has_diagonal && from == to);
+                x[tile][i] = is_there ? x[tile][i] * decay_between(s.g, to, from, own[i / 2], other[i % 2]) : 0;
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            *(float2 *)(square + (row + 8 * half) * PITCH + column) =
+                make_float2(x[tile][2 * half] * factor[half], x[tile][2 * half + 1] * factor[half]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int half = i / 2, to = row + 8 * half, from = column + i % 2;
-            const float2 other = i % 2 ? make_float2(others.z, others.w) : make_float2(others.x, others.y);
-            const bool is_there = from < to || (has_diagonal && from == to);
-            const float by = is_there ? decay_between(s.g, to, from, own[half], other) : 0;
-            const float here = is_there ? x[tile][i] * by : 0;
-            square[to * PITCH + from] = here * factor[half];
-            x[tile][i] = from < to ? here * (product[tile][i] * (i % 2 ? factors.y : factors.x)) : 0;
+            const float here = x[tile][i] * (product[tile][i] * (i % 2 ? factors.y : factors.x));
+            x[tile][i] = column + i % 2 < row + i / 2 * 8 ? here : 0;
         }
     }
 }
@@ -193,9 +220,10 @@ DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[T
 DEVICE void store_direct(const rec_chunked &a, parts &s, const rec_sequence &q, const work &w, rec_size h, int role,
                          u32 tile, float (&x)[TILES][4]) {
     if (a.p.normalise) {
+        const float *norm = role == REC_KEY ? s.k_norm : s.q_norm;
         float factor[2], along[2], by[2];
 #pragma unroll
-        for (int half = 0; half < 2; half++) by[half] = factor[half] = factor_of(a.p, tile, w.row + 8 * half);
+        for (int half = 0; half < 2; half++) by[half] = factor[half] = norm[w.row + 8 * half];
         scale_rows(tile, w.row, factor, x, along);
         if (threadIdx.x % 4 == 0)
             for (int half = 0; half < 2; half++) s.along[half_of_warp()][w.row + 8 * half] = along[half];
@@ -395,10 +423,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(c
     cp_async_wait<0>();
     __syncthreads();
     if (thread < 2 * REC_CHUNK) end_gates(s.g);
-    if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */
-        s.g.k_factor[thread] = factor_of(p, keys, thread) * (p.by_step ? s.g.beta[thread] : 1);
-    else if (thread < 2 * REC_CHUNK)
-        s.g.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
+    for (int n = thread; n < 4 * REC_CHUNK; n += THREADS) { /* two threads for a row of keys, or of queries */
+        const int row = n / 2 % REC_CHUNK;
+        const bool is_key = n < 2 * REC_CHUNK;
+        const float norm = factor_of_pair(p, is_key ? keys : queries, row);
+        if (n % 2) continue;
+        (is_key ? s.k_norm : s.q_norm)[row] = norm;
+        if (is_key) /* what sums multiply values by is that of their keys */
+            s.g.k_factor[row] = norm * (p.by_step ? s.g.beta[row] : 1);
+        else
+            s.g.q_factor[row] = norm * (float)p.scale;
+    }
     __syncthreads();
     begin_slab(a, w, tiles, 0);
     float *rows[2], beta[2], own_beta[2], x[8][4], dk[TILES][4];

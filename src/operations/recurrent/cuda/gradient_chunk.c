@@ -32,7 +32,7 @@ static rec_walk back_of(const rec_problem *p) {
 static int64_t rows_bytes(const rec_problem *p) {
     const int64_t tile = rec_tile_bytes(p->key_size);
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
-    const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 18 * 4) + 8 * 4;
+    const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 20 * 4) + 8 * 4;
     if (p->key_decay)
         return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 8 + 4 * p->key_size) * REC_CHUNK * 4 +
                8 * 2 * REC_CHUNK_THREADS * 4;
