@@ -28,37 +28,86 @@ DEVICE const float *numbers_of(const rec_gradient &a, const float *row) {
 
 /* ---- A warp and a token ----------------------------------------------------------------------------- */
 
-/* A lane's elements of a vector, 0 behind its end, and what they were multiplied by to be normalised. */
+/* A lane has runs of elements that follow each other, which are read at once where they lie at multiples of those. */
+#define RUN (PARTS < 4 ? PARTS : 4)
+DEVICE int element_at(int r) {
+    return (r / RUN * 32 + threadIdx.x % 32) * RUN + r % RUN;
+}
+template <int TYPE> DEVICE void load_run(const void *data, rec_size at, int count, float *x) {
+    const typename element_of<TYPE>::bits *from = (const typename element_of<TYPE>::bits *)data + at;
+    typedef run_of<TYPE, RUN> run;
+    if (count >= RUN && (u64)from % sizeof(run) == 0) {
+        const run all = *(const run *)from;
+#pragma unroll
+        for (int i = 0; i < RUN; i++) x[i] = value_of<TYPE>(all.at[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < RUN; i++) x[i] = i < count ? value_of<TYPE>(from[i]) : 0;
+    }
+}
+template <int TYPE> DEVICE void store_run(void *data, rec_size at, int count, const float *x) {
+    typename element_of<TYPE>::bits *to = (typename element_of<TYPE>::bits *)data + at;
+    typedef run_of<TYPE, RUN> run;
+    if (count >= RUN && (u64)to % sizeof(run) == 0) {
+        run all;
+#pragma unroll
+        for (int i = 0; i < RUN; i++) all.at[i] = bits_of<TYPE>(x[i]);
+        *(run *)to = all;
+    } else {
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            if (i < count) to[i] = bits_of<TYPE>(x[i]);
+    }
+}
+
+/* A lane's elements of a vector, 0 behind its end. */
+template <int TYPE> DEVICE void load_runs(const rec_problem &p, const void *data, rec_size at, float (&x)[PARTS]) {
+#pragma unroll
+    for (int r = 0; r < PARTS; r += RUN)
+        load_run<TYPE>(data, at + element_at(r), (int)p.key_size - element_at(r), x + r);
+}
+template <int TYPE>
+DEVICE void store_runs(const rec_problem &p, void *data, rec_size at, const float (&x)[PARTS]) {
+#pragma unroll
+    for (int r = 0; r < PARTS; r += RUN)
+        store_run<TYPE>(data, at + element_at(r), (int)p.key_size - element_at(r), x + r);
+}
+
+/* A vector of a tensor, and what it was multiplied by to be normalised. */
 DEVICE float load_vector(const rec_problem &p, const rec_view &v, rec_size at, float (&x)[PARTS]) {
     float sum = 0, factor = 1;
 #pragma unroll
-    for (int r = 0; r < PARTS; r++) {
-        const int i = r * 32 + threadIdx.x % 32;
-        x[r] = v.present && i < p.key_size ? load(v, at + i) : 0;
-        sum += x[r] * x[r];
-    }
-    if (p.normalise) factor = 1 / sqrtf(sum_of_lanes(sum, 32) + (float)REC_EPSILON);
+    for (int r = 0; r < PARTS; r++) x[r] = 0;
+    if (!v.present) return 1;
+    if (v.dtype == F32)
+        load_runs<F32>(p, v.data, at, x);
+    else if (v.dtype == BF16)
+        load_runs<BF16>(p, v.data, at, x);
+    else
+        load_runs<F16>(p, v.data, at, x);
+    if (!p.normalise) return 1;
+#pragma unroll
+    for (int r = 0; r < PARTS; r++) sum += x[r] * x[r];
+    factor = 1 / sqrtf(sum_of_lanes(sum, 32) + (float)REC_EPSILON);
 #pragma unroll
     for (int r = 0; r < PARTS; r++) x[r] *= factor;
     return factor;
 }
 
 DEVICE void load_sums(const rec_problem &p, const float *row, int vector, float (&x)[PARTS]) {
-#pragma unroll
-    for (int r = 0; r < PARTS; r++) {
-        const int i = r * 32 + threadIdx.x % 32;
-        x[r] = i < p.key_size ? row[vector * p.key_size + i] : 0;
-    }
+    load_runs<F32>(p, row, vector * p.key_size, x);
 }
 
 DEVICE void store_vector(const rec_problem &p, int role, rec_size b, rec_size t, rec_size h, const float (&x)[PARTS]) {
     const rec_view &v = p.view[REC_D(role)];
+    const rec_size at = rec_at(&v, b, t, h);
     if (!v.present) return;
-#pragma unroll
-    for (int r = 0; r < PARTS; r++) {
-        const int i = r * 32 + threadIdx.x % 32;
-        if (i < p.key_size) store(v, rec_at(&v, b, t, h) + i, x[r]);
-    }
+    if (v.dtype == F32)
+        store_runs<F32>(p, v.data, at, x);
+    else if (v.dtype == BF16)
+        store_runs<BF16>(p, v.data, at, x);
+    else
+        store_runs<F16>(p, v.data, at, x);
 }
 
 /* What the token's own update makes of its query: k (u · d_out) and a (x · d_out); of a bonus, diag(bonus) k. */
@@ -72,7 +121,7 @@ DEVICE void add_own(const rec_gradient &a, rec_size b, rec_size t, rec_size h, i
     load_vector(p, v, rec_at(&v, b, t, rec_head(&p, h, other == REC_KEY ? p.key_heads : p.query_heads)), x);
 #pragma unroll
     for (int r = 0; r < PARTS; r++) {
-        const int i = r * 32 + threadIdx.x % 32;
+        const int i = element_at(r);
         if (i >= p.key_size) continue;
         const float by = p.read == REC_BEFORE ? load(u, h * u.stride[2] + i * u.stride[3]) : 1;
         d[r] += by * x[r] * numbers[REC_ALONG_U];
@@ -93,7 +142,7 @@ DEVICE void spread_vector(const rec_gradient &a, rec_size b, rec_size t, rec_siz
     if (!p.view[REC_D(role)].present) return;
     if (counts(p, b, t)) {
         const float factor = load_vector(p, v, rec_at(&v, b, t, head), x);
-#pragma unroll 4
+#pragma unroll 2
         for (rec_size h = head * (p.heads / heads); h < (head + 1) * (p.heads / heads); h++) {
             const float *row = row_of(a, b, t, h);
             float d[PARTS], along = 0;
@@ -174,7 +223,7 @@ DEVICE void spread_gates(const rec_gradient &a, rec_size b, rec_size t, rec_size
         store_vector(p, REC_GK, b, t, h, d);
 #pragma unroll
         for (int r = 0; r < PARTS; r++) {
-            const int i = r * 32 + threadIdx.x % 32;
+            const int i = element_at(r);
             if (p.g_is_wide && i < p.key_size) d[r] = raw_gradient(p, b, t, h, i, d[r]);
         }
         if (p.g_is_wide) store_vector(p, REC_G, b, t, h, d);
@@ -195,7 +244,7 @@ DEVICE void spread_rank_one(const rec_gradient &a, rec_size b, rec_size t, rec_s
         load_sums(p, row, REC_SUM_B, db);
 #pragma unroll
         for (int r = 0; r < PARTS; r++) {
-            const int i = r * 32 + threadIdx.x % 32;
+            const int i = element_at(r);
             if (!p.multiply || i >= p.key_size) continue;
             db[r] = load(first, rec_at(&first, b, t, h) + i) * da[r] - db[r];
             da[r] *= load(second, rec_at(&second, b, t, h) + i);
@@ -205,8 +254,10 @@ DEVICE void spread_rank_one(const rec_gradient &a, rec_size b, rec_size t, rec_s
     store_vector(p, REC_B, b, t, h, db);
 }
 
+#define RESIDENT (PARTS > 4 ? 2 : 3) /* blocks of a multiprocessor that registers are shared out for */
+
 /* Divisions of 32 bits are a fraction of those of 64. */
-extern "C" __global__ void __launch_bounds__(THREADS) spread(const __grid_constant__ rec_gradient a) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) spread(const __grid_constant__ rec_gradient a) {
     const rec_problem &p = a.p;
     const u32 queries = a.direct & REC_DIRECT_QUERY ? 0 : (u32)p.query_heads;
     const u32 keys = a.direct & REC_DIRECT_KEY ? 0 : (u32)p.key_heads;
