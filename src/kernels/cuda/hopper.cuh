@@ -57,6 +57,11 @@ template <int size> struct pipeline_state {
     DEVICE_MEMBER void next() {
         if (++stage == size) stage = 0, parity ^= 1;
     }
+    /* So many stages on, at most `size`. */
+    DEVICE_MEMBER void skip(u32 count) {
+        stage += count;
+        if (stage >= size) stage -= size, parity ^= 1;
+    }
 };
 
 /* ---- Clusters --------------------------------------------------------------------------------------- */

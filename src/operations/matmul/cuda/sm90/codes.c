@@ -6,6 +6,7 @@
 #include "operations/matmul/cuda/sm90/maps.h"
 
 static const char text[] = "operations/matmul/cuda/sm90/codes.cu";
+static const char wide_text[] = "operations/matmul/cuda/sm90/codes_wide.cu";
 
 enum {
     PART_WARPS = CODE_COLUMNS / 32 * CODE_PHASES, /* that multiply */
@@ -18,11 +19,17 @@ enum {
     MANY_TILES = 100, /* keep the memory busy */
     MOST_SPLIT = 4,
     MOST_ROWS = 128,
+    /* Of codes_wide.cu. */
+    WIDE_COLUMNS = 128,
+    WIDE_WARPS = 8, /* that multiply */
+    WIDE_SETS = 2,  /* parts of the depth of four of them */
 };
 
 /* Depth of a step, chunks of a group; a warp's steps of which scales are at hand. */
 typedef struct shape {
-    int64_t lines, depth, steps, group, split, window, resident, stages, threads, shared_bytes;
+    int64_t lines, depth, steps, group, split, window, resident, stages, threads, shared_bytes,
+        columns;
+    bool is_wide; /* by codes_wide.cu */
 } shape;
 
 bool ejki_mm_codes_have_table(const mm_quant *q) {
@@ -56,12 +63,38 @@ static int64_t split_of(const mm_product *p, int64_t steps) {
     return split;
 }
 
+/* Zeros count by sums that it does not make. */
+static bool is_wide(const mm_product *p, const shape *s) {
+    return s->lines > FEW_LINES && !p->quant.zero_type;
+}
+
+/* Where blocks have the whole depth, tiles of twice the columns for two of them: rows of a are read half as often. */
+static shape wide_shape(const mm_product *p, shape s) {
+    s.is_wide = true;
+    if (s.split == 1) s.columns = WIDE_COLUMNS, s.split = 2;
+    const int64_t stage = s.columns * CODE_BYTES + s.lines * s.depth * 2;
+    const int64_t table = ejki_mm_codes_have_table(&p->quant) ? CODE_TABLE_BYTES : 0;
+    const int64_t scales = CODE_CHUNKS / s.group * WIDE_WARPS * 16 * (int64_t)sizeof(float);
+    const int64_t parts = WIDE_COLUMNS / s.columns * WIDE_SETS * s.split;
+    const int64_t most = ejki_max(SCALE_BYTES / scales / WIDE_SETS, 1);
+    s.window = ejki_min(most, ejki_cdiv(s.steps, parts)) * WIDE_SETS;
+    s.resident = 1;
+    s.stages =
+        ejki_min(MOST_STAGES, (BLOCK_BYTES - SERVICE_BYTES - table - s.window * scales) / stage);
+    s.shared_bytes = s.stages * stage + table + s.window * scales + SERVICE_BYTES;
+    s.threads = 32 * (WIDE_WARPS + 4);
+    return s;
+}
+
 static shape shape_of(const mm_product *p) {
     const mm_quant *q = &p->quant;
-    shape s = {.lines = ejki_mm_codes_lines(p, p->rows), .depth = ejki_mm_codes_depth(q)};
+    shape s = {.columns = CODE_COLUMNS,
+               .lines = ejki_mm_codes_lines(p, p->rows),
+               .depth = ejki_mm_codes_depth(q)};
     s.steps = ejki_cdiv(p->depth, s.depth);
     s.split = split_of(p, s.steps);
     s.group = ejki_mm_codes_chunks(p);
+    if (is_wide(p, &s)) return wide_shape(p, s);
     const int64_t stage = CODE_COLUMNS * CODE_BYTES + s.lines * s.depth * 2;
     const int64_t table = ejki_mm_codes_have_table(q) ? CODE_TABLE_BYTES : 0;
     const int64_t scales =
@@ -135,8 +168,12 @@ static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     ejki_cuda_add(&constants, "WINDOW", s.window);
     ejki_cuda_add(&constants, "SPLIT_DEPTH", s.split);
     ejki_cuda_add(&constants, "STAGES", s.stages);
-    ejki_cuda_add(&constants, "RESIDENT", s.resident);
-    ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, text, "product", &constants);
+    if (s.is_wide)
+        ejki_cuda_add(&constants, "COLUMNS", s.columns);
+    else
+        ejki_cuda_add(&constants, "RESIDENT", s.resident);
+    ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, s.is_wide ? wide_text : text, "product",
+                   &constants);
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------- */
@@ -187,11 +224,12 @@ static ejk_status run_codes(const ejk_run *run, int32_t n, const mm_product *p) 
     codes_arguments a = {.p = *p, .tiles = row_tiles(p, s.lines), .steps = s.steps};
     const ejki_cuda_work work = {.slot = MM_CUDA_OWN_SLOTS + n,
                                  .threads = (int32_t)s.threads,
-                                 .blocks = column_tiles(p) * a.tiles * s.split,
+                                 .blocks =
+                                     ejki_cdiv(mm_columns_of_b(p), s.columns) * a.tiles * s.split,
                                  .shared_bytes = s.shared_bytes,
                                  .overlaps = s.resident == 1};
-    EJKI_TRY(ejki_mm_codes_map(run->device, p, CODE_BYTES, ejki_mm_codes_box(p, CODE_COLUMNS),
-                               &a.codes));
+    EJKI_TRY(
+        ejki_mm_codes_map(run->device, p, CODE_BYTES, ejki_mm_codes_box(p, s.columns), &a.codes));
     EJKI_TRY(ejki_mm_codes_map_rows(run->device, p, s.lines, &a.a));
     return ejki_cuda_begin(run, &work, &a);
 }

@@ -18,8 +18,10 @@
 #ifndef EJKI_MATMUL_CUDA_SM90_CODES_STEP_CUH
 #define EJKI_MATMUL_CUDA_SM90_CODES_STEP_CUH
 
-#define PHASES     CODE_PHASES
-#define TILES      2                      /* of 16 rows of codes, a warp has */
+#ifndef PHASES
+#define PHASES CODE_PHASES
+#define TILES  2 /* of 16 rows of codes, a warp has */
+#endif
 #define TILE_WARPS (COLUMNS / 16 / TILES) /* of a phase */
 #define PART_WARPS (TILE_WARPS * PHASES)
 #define ROWS       LINES
@@ -35,7 +37,8 @@ enum {
     CODE_BOX = BOX_COLUMNS * CODE_BYTES,
     BOXES = COLUMNS / BOX_COLUMNS,
     BOX = LINES * 64 * 2,  /* rows of a, 64 of the depth */
-    OWN_ROWS = 16 * TILES, /* of a warp: one for each lane */
+    OWN_ROWS = 16 * TILES,   /* of a warp */
+    SHARERS = 32 / OWN_ROWS, /* lanes that make scales of the same row, of other steps */
     EIGHTS = LINES / 8,    /* rows of a, eight at a time */
     GROUPS = CODE_CHUNKS / GROUP,
     WINDOW_GROUPS = WINDOW * GROUPS,
@@ -113,22 +116,25 @@ struct scale_row {
 };
 DEVICE scale_row scale_row_of(const mm_product &p, const place &at, int tile) {
     const mm_quant &q = p.quant;
-    const int own = tile * OWN_ROWS + threadIdx.x % 32;
+    const int own = tile * OWN_ROWS + threadIdx.x % OWN_ROWS;
     const mm_size column = box_column(p, at.column, own / BOX_COLUMNS) + own % BOX_COLUMNS;
     return {at.s.held * q.scale_group + column * q.scale_row, at.s.held * q.zero_group + column * q.zero_row,
             column < mm_columns_of_b(&p)};
 }
 
-/* Scales of WINDOW steps, `apart` from each other, from one on: of one row of codes for each lane and each of `to`. */
+/*
+ * Scales of WINDOW steps: of one row of codes for each lane and each of `to`, of steps that are `apart` from each
+ * other, from one on, which is that of the lane where SHARERS have a row.
+ */
 template <int count>
 DEVICE void load_scales(const mm_product &p, group_scales *const (&to)[count], const scale_row (&row)[count], int step,
                         int apart) {
     const mm_quant &q = p.quant;
     const u32 size = (u32)mm_least(q.size, p.depth), groups = ((u32)p.depth + size - 1) / size;
     const float factor = FACTOR ? *(const float *)q.factor : 1;
-    const int own = threadIdx.x % 32;
+    const int own = threadIdx.x % OWN_ROWS;
 #pragma unroll (SCALES_AT_ONCE)
-    for (int n = 0; n < WINDOW; n++, step += apart) {
+    for (int n = threadIdx.x % 32 / OWN_ROWS; n < WINDOW; n += SHARERS, step += apart) {
         const u32 index = size > DEPTH ? (u32)step * DEPTH / size : (u32)step * GROUPS;
         float scale[count][GROUPS];
 #if ZERO

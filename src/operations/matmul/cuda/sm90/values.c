@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products with quantised matrices on sm_90: few rows by codes.cu and more by tiles.cu, if they take the codes; else
- * values of the matrix, rounded to the type of the rows, are made in the workspace first, and multiplied like others.
- * Any format and both orders. What that costs is little beside many rows.
+ * Products with quantised matrices on sm_90: few rows by codes.cu, more by codes_many.cu or tiles.cu, if they take the
+ * codes; else values of the matrix, rounded to the type of the rows, are made in the workspace first, and multiplied
+ * like others. Any format and both orders. What that costs is little beside many rows.
  */
 #include "kernels/declare.h"
 #include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/cuda/quantize.cuh"
+#include "operations/matmul/cuda/sm90/codes.h"
+#include "operations/matmul/cuda/sm90/codes_many.h"
 
 static const char text[] = "operations/matmul/cuda/quantize.cu";
 static const char fast_text[] = "operations/matmul/cuda/values.cu";
 
-enum { VALUES = MM_CUDA_OWN_SLOTS + 1, FAST_VALUES };
+enum { VALUES = MM_CUDA_OWN_SLOTS + 1, FAST_VALUES, ORDER };
 
 /* Rows and columns of codes, and of values, whose rows begin at multiples of 16 bytes. */
 static int64_t rows_of(const mm_product *p) {
@@ -63,7 +65,7 @@ static bool applicable(const void *problem_) {
     if (problem->count != 1 || !p->quant.present || p->split != MM_EVEN || p->groups != 1 ||
         p->gated)
         return false;
-    if (ejki_mm_fast_of(p)) return ejki_mm_cuda_applicable(problem);
+    if (ejki_mm_codes_many_takes(p) || ejki_mm_fast_of(p)) return ejki_mm_cuda_applicable(problem);
     const mm_product own = with_values(p, NULL);
     return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
            ejki_mm_fast_of(&own) && ejki_mm_cuda_applicable(problem);
@@ -76,6 +78,12 @@ static ejk_status prepare(const void *problem_, const int64_t *parameters, int32
     const mm_product *p = &((const mm_problem *)problem_)->product[0];
     const mm_product own = with_values(p, NULL);
     ejki_cuda_kernels kernels = {.count = 0};
+    if (ejki_mm_codes_many_takes(p)) {
+        ejki_mm_cuda_want(p, 0, &kernels);
+        ejki_mm_codes_many_want(p, MM_CUDA_OWN_SLOTS, ORDER, &kernels);
+        launch->workspace_bytes = (size_t)ejki_mm_codes_many_bytes(p);
+        return ejki_cuda_ready_all(launch, &kernels);
+    }
     if (ejki_mm_fast_of(p)) {
         ejki_mm_cuda_want(p, 0, &kernels);
         ejki_mm_fast_of(p)->want(p, 0, &kernels);
@@ -112,6 +120,9 @@ static ejk_status run(const ejk_run *run) {
     const mm_problem *problem = run->problem;
     const mm_product *p = &problem->product[0];
     EJKI_TRY(ejki_mm_cuda_check(problem));
+    if (ejki_mm_codes_many_takes(p))
+        return ejki_mm_codes_can_run(p) ? ejki_mm_codes_many_run(run, MM_CUDA_OWN_SLOTS, ORDER, p)
+                                        : ejki_mm_cuda_run(run, 0, p);
     const ejki_mm_fast *fast = ejki_mm_fast_of(p);
     if (!fast) return run_values(run, p);
     return (fast->can_run(p) ? fast->run : ejki_mm_cuda_run)(run, 0, p);
