@@ -408,7 +408,7 @@ static void codes(struct call *c) {
 static struct quant *make_product(struct call *c, bool transposed) {
     static const int64_t rows[] = {0, 1, 1, 3, 12, 13, 30},
                          sizes[] = {0, 1, 2, 16, 31, 64, 65, 130, 300};
-    static const int64_t tiled_rows[] = {1, 2, 5, 8, 9, 17, 33, 64, 66},
+    static const int64_t tiled_rows[] = {1, 2, 5, 8, 9, 17, 33, 64, 66, 130, 290},
                          depths[] = {31, 64, 130, 300, 1000, 2100, 4100};
     struct random *r = &c->random;
     struct quant *p = call_memory(c, sizeof *p);

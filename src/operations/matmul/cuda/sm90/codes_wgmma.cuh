@@ -15,8 +15,8 @@ enum {
 };
 
 /*
- * Four pieces of a row, 64 bytes, into the order of a wgmma's depth: of each chunk words 4 n + q are what lane q of four
- * has in register n of both sixteens of codes.
+ * Four pieces of a row, 64 bytes, into the order of a wgmma's depth: of each chunk words 4 n + q are what lane q of
+ * four has in register n of both sixteens of codes.
  */
 DEVICE void order_pieces(uint4 (&piece)[4]) {
     enum { WORDS = 2 * SIXTEENS, CHUNKS_OF_PIECES = 4 / WORDS };
