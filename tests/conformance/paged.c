@@ -287,6 +287,8 @@ static void fill_scores(struct call *c, struct paged *p) {
                 ? CALL_TENSOR(c, c->dtype, count)
                 : CALL_TENSOR(c, c->dtype, random_chance(r, 0.5) ? p->heads : p->kv_heads, count);
         fill(c, &p->sinks, 2);
+        FOR(n, ejk_tensor_count(&p->sinks))
+        if (random_chance(r, 0.15)) tensor_put(&p->sinks, n, -(double)INFINITY);
     }
 }
 
@@ -444,7 +446,9 @@ static void attend(const struct row *w, double *out, double *spread, double *lse
         w->z[t] = isinf(w->z[t]) && w->z[t] < 0 ? 0 : step(w, expl(step(w, w->z[t] - most)));
         sum = step(w, sum + w->z[t]);
     }
-    FOR(i, sinks) sum = step(w, sum + step(w, expl((long double)sink[i] - most)));
+    FOR(i, sinks)
+    if (sink[i] > -(double)INFINITY)
+        sum = step(w, sum + step(w, expl((long double)sink[i] - most)));
     FOR(d, p->value_dim) {
         long double total = 0, size = 0;
         for (int64_t t = w->low; t < w->high; t++) {
