@@ -33,7 +33,7 @@ static double limit_of(ejk_dtype type) {
 static ejk_tensor some_scale(struct call *c, int64_t heads) {
     ejk_tensor t = random_chance(&c->random, 0.5) ? CALL_TENSOR(c, EJK_DTYPE_F32, 1)
                                                   : CALL_TENSOR(c, EJK_DTYPE_F32, heads);
-    FOR(n, ejk_tensor_count(&t)) tensor_put(&t, n, 0.01 + 0.05 * random_real(&c->random));
+    FOR(n, ejk_tensor_count(&t)) tensor_put(&t, n, 0.003 + 0.03 * random_real(&c->random));
     return t;
 }
 
