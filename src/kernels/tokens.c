@@ -36,22 +36,21 @@ ejk_status ejki_expect_one_row(const ejk_tensor *ends, int64_t batch) {
 }
 
 /* A bit for each slot; those of small pools are on the stack. */
-ejk_status ejki_expect_distinct(const void *indices, int wide, ejki_size count, ejki_size slots) {
+ejk_status ejki_expect_distinct(const char *name, const void *list, int wide, ejki_size count,
+                                ejki_size slots) {
     uint8_t few[4096];
     const size_t bytes = (size_t)(slots / 8 + 1);
     uint8_t *taken = bytes <= sizeof few ? memset(few, 0, bytes) : calloc(bytes, 1);
     ejk_status status = EJK_OK;
     if (!taken)
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to compare %lld state_indices",
-                         count);
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to compare %lld %s", count, name);
     for (ejki_size n = 0; n < count && status == EJK_OK; n++) {
-        const ejki_size slot = ejki_number(indices, wide, n);
+        const ejki_size slot = ejki_number(list, wide, n);
         if (slot < 0) continue;
         if (taken[slot / 8] >> slot % 8 & 1)
             status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                               "state_indices is %lld at element %lld, expected a slot of no other "
-                               "sequence",
-                               slot, n);
+                               "%s is %lld at element %lld, expected a slot of no other sequence",
+                               name, slot, n);
         taken[slot / 8] |= (uint8_t)(1U << slot % 8);
     }
     if (taken != few) free(taken);

@@ -87,10 +87,11 @@ void ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing, ej
 ejk_status ejki_expect_one_row(const ejk_tensor *ends, int64_t batch);
 
 /*
- * INVALID_ARGUMENT: two of the `count` entries of state_indices are the same of `slots`; those below 0 are none. What
- * is outside the records of calls have refused.
+ * INVALID_ARGUMENT: two of the `count` entries of a list of that name are the same of `slots`; those below 0 are none.
+ * What is outside the records of calls have refused.
  */
-ejk_status ejki_expect_distinct(const void *indices, int wide, ejki_size count, ejki_size slots);
+ejk_status ejki_expect_distinct(const char *name, const void *list, int wide, ejki_size count,
+                                ejki_size slots);
 
 /* The chunk_size of a call, 0 = not given. INVALID_ARGUMENT: below 1. */
 ejk_status ejki_chunk_size(const ejk_opt_int *given, int64_t *out);

@@ -446,9 +446,7 @@ static void attend(const struct row *w, double *out, double *spread, double *lse
         w->z[t] = isinf(w->z[t]) && w->z[t] < 0 ? 0 : step(w, expl(step(w, w->z[t] - most)));
         sum = step(w, sum + w->z[t]);
     }
-    FOR(i, sinks)
-    if (sink[i] > -(double)INFINITY)
-        sum = step(w, sum + step(w, expl((long double)sink[i] - most)));
+    FOR(i, isinf(most) ? 0 : sinks) sum = step(w, sum + step(w, expl((long double)sink[i] - most)));
     FOR(d, p->value_dim) {
         long double total = 0, size = 0;
         for (int64_t t = w->low; t < w->high; t++) {
@@ -534,7 +532,7 @@ static void prepare(struct call *c, struct paged *p) {
     p->qq = tensor_values(c, &p->bias);
 }
 
-static void attention(struct call *c, int order) {
+void paged_naive(struct call *c, int order) {
     struct paged *p = c->own;
     prepare(c, p);
     if (p->options.writes) write(c, p, order);
@@ -559,20 +557,14 @@ static void attention(struct call *c, int order) {
 }
 
 void paged_exact(struct call *c) {
-    attention(c, EXACT);
-}
-
-void paged_naive(struct call *c, int order) {
-    attention(c, order);
+    paged_naive(c, EXACT);
 }
 
 /* ---- Parts ------------------------------------------------------------------------------------------- */
 
-static ejk_tensor shifted(struct call *c, const ejk_tensor *t, const struct paged *p, int64_t a,
-                          int64_t b) {
+static ejk_tensor shifted(struct call *c, const ejk_tensor *t, int64_t a, int64_t b) {
     ejk_tensor own = CALL_TENSOR(c, t->dtype, b - a + 1);
     FOR(i, b - a + 1) put_int(&own, i, (int64_t)tensor_get(t, a + i) - (int64_t)tensor_get(t, a));
-    (void)p;
     return own;
 }
 
@@ -599,10 +591,10 @@ bool paged_slice(const struct call *c, struct random *r, struct slice *s, const 
     }
     *lens = ejk_tensor_slice(*lens, 0, a, b - a);
     if (tables && ejk_tensor_present(tables)) *tables = ejk_tensor_slice(*tables, 0, a, b - a);
-    if (starts) *starts = shifted(call, &p->starts, p, a, b);
+    if (starts) *starts = shifted(call, &p->starts, a, b);
     if (!indptr || !p->by_lists) return true;
     const int64_t first = (int64_t)tensor_get(&p->indptr, a);
-    *indptr = shifted(call, &p->indptr, p, a, b);
+    *indptr = shifted(call, &p->indptr, a, b);
     *indices = ejk_tensor_slice(*indices, 0, first, p->indices.shape[0] - first);
     return true;
 }

@@ -3,7 +3,6 @@
 
 #include "base/base.h"
 #include "ops/execution/executor.h"
-#include "tensor/access.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -59,7 +58,8 @@ static ejk_status take_axis(batch *b, int32_t index, int32_t axis) {
         return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
                          "%s: batch axis %d steps by less than a byte, expected whole ones",
                          field->name, (int)axis);
-    b->steps[index] = size > 0 ? ejki_step(tensor, at) * size : tensor->strides[at] / 2;
+    const int64_t step = b->count > 1 ? tensor->strides[at] : 0; /* else it may be any number */
+    b->steps[index] = size > 0 ? step * size : step / 2;
     for (int32_t i = at; i + 1 < tensor->rank; i++) {
         tensor->shape[i] = tensor->shape[i + 1];
         tensor->strides[i] = tensor->strides[i + 1];

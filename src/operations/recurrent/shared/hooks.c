@@ -12,7 +12,8 @@
 ejk_status rec_validate(const void *problem) {
     const rec_problem *p = problem;
     const rec_view *v = &p->view[REC_INDICES];
-    return v->present ? ejki_expect_distinct(v->data, v->wide, p->sequences, p->slots) : EJK_OK;
+    if (!v->present) return EJK_OK;
+    return ejki_expect_distinct("state_indices", v->data, v->wide, p->sequences, p->slots);
 }
 
 /* ---- Contents --------------------------------------------------------------------------------------- */

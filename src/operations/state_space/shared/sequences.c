@@ -45,8 +45,8 @@ void ejki_sequences_bind(const ejki_states *states, sequences *s) {
 }
 
 ejk_status ejki_sequences_check(const sequences *s) {
-    return s->indexed ? ejki_expect_distinct(s->indices, s->wide_indices, s->count, s->slots)
-                      : EJK_OK;
+    if (!s->indexed) return EJK_OK;
+    return ejki_expect_distinct("state_indices", s->indices, s->wide_indices, s->count, s->slots);
 }
 
 ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens) {
