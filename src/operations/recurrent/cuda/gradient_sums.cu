@@ -254,7 +254,7 @@ DEVICE void spread_rank_one(const rec_gradient &a, rec_size b, rec_size t, rec_s
     store_vector(p, REC_B, b, t, h, db);
 }
 
-#define RESIDENT (PARTS > 4 ? 2 : 3) /* blocks of a multiprocessor that registers are shared out for */
+#define RESIDENT (PARTS > 4 ? 1 : 3) /* blocks of a multiprocessor that registers are shared out for */
 
 /* Divisions of 32 bits are a fraction of those of 64. */
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) spread(const __grid_constant__ rec_gradient a) {
