@@ -91,7 +91,7 @@ REC rec_size rec_chunks_of(const rec_sequence *s) {
 /* The last sequence that begins at or before a chunk. */
 REC rec_size rec_sequence_at(const rec_problem *p, rec_size chunk) {
     rec_size low = 0, high = p->sequences - 1;
-    if (!p->packed) return chunk / ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
+    if (!p->packed) return (unsigned)chunk / (unsigned)((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
     while (low < high) {
         const rec_size middle = (low + high + 1) / 2;
         if (rec_first_chunk(p, middle, rec_end(p, middle)) <= chunk)

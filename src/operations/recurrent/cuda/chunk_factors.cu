@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) factors(const __grid_const
     const int thread = threadIdx.x, row = thread % REC_CHUNK;
     chunk_of_head c;
     if (!find_chunk(p, c)) return;
-    if (thread < REC_CHUNK) add_gates(p, c.q, c.first, c.rows, c.h, g);
+    add_gates(p, c.q, c.first, c.rows, c.h, g);
     __syncthreads();
     end_gates(g);
     if (thread < REC_CHUNK) /* what sums multiply values by is that of their keys */

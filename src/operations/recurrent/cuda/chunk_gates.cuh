@@ -23,11 +23,16 @@ struct chunk_gates {
     float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK];
 };
 
-/* Sums up to each of 64 rows, by two warps. */
+/* Sums up to each of 64 rows, by two warps, and what keys are written with, by two others while those load. */
 DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size first, int rows, rec_size h,
                       chunk_gates &s) {
-    const int row = threadIdx.x, lane = row % 32;
+    const int row = threadIdx.x % REC_CHUNK, lane = row % 32;
     float g = 0;
+    if (threadIdx.x >= REC_CHUNK) {
+        if (threadIdx.x < 2 * REC_CHUNK)
+            s.beta[row] = row < rows ? load_beta(p, q, rec_token(&p, &q, first + row), h) : 0;
+        return;
+    }
     if (row < rows) g = head_gate(p, q, rec_token(&p, &q, first + row), h);
     int zeros = g < LEAST;
     double sum = zeros ? 0 : g;
@@ -39,7 +44,6 @@ DEVICE void add_gates(const rec_problem &p, const rec_sequence &q, rec_size firs
     }
     s.sum[row] = sum;
     s.zeros[row] = zeros;
-    s.beta[row] = row < rows ? load_beta(p, q, rec_token(&p, &q, first + row), h) : 0;
 }
 
 /* e^(G_t - G_s); the chunk's beginning is row -1, and rows of the second warp have sums from its first on. */

@@ -24,8 +24,8 @@ struct chunk_of_head {
 };
 /* That of the block; whether there is one. */
 DEVICE bool find_chunk(const rec_problem &p, chunk_of_head &c) {
-    const rec_size chunk = blockIdx.x / p.heads;
-    c.h = blockIdx.x % p.heads, c.place = blockIdx.x;
+    const u32 heads = (u32)p.heads, chunk = blockIdx.x / heads;
+    c.h = blockIdx.x - chunk * heads, c.place = blockIdx.x;
     c.q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
     c.first = (chunk - rec_first_chunk(&p, c.q.index, c.q.begin)) * REC_CHUNK, c.steps = c.q.end - c.q.begin;
     c.rows = (int)(c.steps - c.first < REC_CHUNK ? c.steps - c.first : REC_CHUNK);

@@ -60,8 +60,7 @@ DEVICE void put_products(const parts &s, float (&kk)[8][4], float (&qk)[8][4], f
     };
     const float of_query[] = {s.g.q_factor[row], s.g.q_factor[row + 8]};
     const float of_key[] = {s.g.k_factor[row] * s.g.beta[row], s.g.k_factor[row + 8] * s.g.beta[row + 8]};
-    decay_rows<TERMS == 1>(s.g.pair, s.g.k_factor, of_query, true, s.skip, between, qk);
-    if (UPDATE == REC_DELTA) decay_rows<TERMS == 1>(s.g.pair, s.g.k_factor, of_key, false, 0, between, kk);
+    decay_rows<TERMS == 1, UPDATE == REC_DELTA>(s.g.pair, s.g.k_factor, of_query, of_key, s.skip, between, qk, kk);
     if (BACK) put_square(qk, turned);
     if (UPDATE == REC_DELTA) put_square(kk, a);
 #pragma unroll
@@ -84,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) prepare(const __
     copy_rows(p, c, REC_KEY, p.key_heads, keys);
     copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
-    if (thread < REC_CHUNK) add_gates(p, c.q, c.first, c.rows, c.h, s.g);
+    add_gates(p, c.q, c.first, c.rows, c.h, s.g);
     if (thread == 0) s.skip = p.view[REC_SKIP].present ? load(p.view[REC_SKIP], c.h * p.view[REC_SKIP].stride[2]) : 0;
     cp_async_wait<0>();
     __syncthreads();

@@ -37,18 +37,22 @@ DEVICE float power_between(float2 own, float2 other) {
 }
 
 /*
- * A warp's rows with their decays, factors of columns and of its rows, up to the diagonal, or below it; `skip` is added
- * on it. In `steps` decays of columns before the warp's rows are those to the first of these, and from there; others,
- * and all without, are between() a row and a column, given their numbers and pairs.
+ * A warp's rows of P, which are Q K', and of A, K K', with their decays and factors of columns and rows: up to the
+ * diagonal, on which `skip` is added, or below it. In `steps` decays of columns before the warp's rows are those to the
+ * first of these, and from there; others, and all without, are between() a row and a column, given their numbers and
+ * pairs.
  */
-template <bool steps, typename function>
-DEVICE void decay_rows(const float2 *pair, const float *of_column, const float (&of_row)[2], bool has_diagonal,
-                       float skip, function between, float (&x)[8][4]) {
+template <bool steps, bool has_a, typename function>
+DEVICE void decay_rows(const float2 *pair, const float *of_column, const float (&of_query)[2], const float (&of_key)[2],
+                       float skip, function between, float (&qk)[8][4], float (&kk)[8][4]) {
     const int warp = sub_of_rows(), lane = threadIdx.x % 32, row = SUB * warp + lane / 4;
     const float2 own[] = {pair[row], pair[row + 8]}, first = pair[SUB * warp];
-    float down[2];
+    float query_down[2], key_down[2];
 #pragma unroll
-    for (int half = 0; half < 2; half++) down[half] = steps ? of_row[half] * power_between(own[half], first) : 0;
+    for (int half = 0; half < 2; half++) {
+        const float down = steps ? power_between(own[half], first) : 0;
+        query_down[half] = of_query[half] * down, key_down[half] = of_key[half] * down;
+    }
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         if (n / 2 > warp) break;
@@ -59,15 +63,19 @@ DEVICE void decay_rows(const float2 *pair, const float *of_column, const float (
         if (steps && n / 2 < warp) {
             const float by[] = {power_between(first, other[0]) * factors.x, power_between(first, other[1]) * factors.y};
 #pragma unroll
-            for (int i = 0; i < 4; i++) x[n][i] *= by[i % 2] * down[i / 2];
+            for (int i = 0; i < 4; i++) {
+                qk[n][i] *= by[i % 2] * query_down[i / 2];
+                if (has_a) kk[n][i] *= by[i % 2] * key_down[i / 2];
+            }
             continue;
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int to = row + i / 2 * 8, from = column + i % 2;
             const float by = between(to, from, own[i / 2], other[i % 2]) * (i % 2 ? factors.y : factors.x);
-            x[n][i] = from < to || (has_diagonal && from == to) ? x[n][i] * (by * of_row[i / 2]) : 0;
-            if (has_diagonal && from == to) x[n][i] += skip;
+            qk[n][i] = from <= to ? qk[n][i] * (by * of_query[i / 2]) : 0;
+            if (from == to) qk[n][i] += skip;
+            if (has_a) kk[n][i] = from < to ? kk[n][i] * (by * of_key[i / 2]) : 0;
         }
     }
 }

@@ -418,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(c
     copy_rows(p, c, REC_KEY, p.key_heads, keys);
     copy_rows(p, c, REC_QUERY, p.query_heads, queries);
     cp_async_commit();
-    if (thread < REC_CHUNK) add_gates(p, q, c.first, count, h, s.g);
+    add_gates(p, q, c.first, count, h, s.g);
     work w = work_of(a, c);
     cp_async_wait<0>();
     __syncthreads();

@@ -99,7 +99,7 @@ INLINE void put_part(const rec_problem *p, int role, rec_size index, rec_size c,
 /* The head of a tensor that the head at hand reads; mostly each has its own, and divisions take long. */
 INLINE rec_size head_of(const head_work *w, int role) {
     const rec_size heads = heads_of(w->p, role);
-    return heads == w->p->heads ? w->h : rec_head(w->p, w->h, heads);
+    return rec_head(w->p, w->h, heads);
 }
 
 INLINE rec_size gradient_at(const head_work *w, int role, rec_size t) {
