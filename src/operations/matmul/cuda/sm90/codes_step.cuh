@@ -73,14 +73,25 @@ template <int TYPE> DEVICE float number_of_bits(u32 bits) {
     return (float)(signed char)(bits & 0xff);
 }
 
-/* Numbers of a step's groups, of a row, from an index on: at once where all are there and addresses allow. */
-template <int TYPE> DEVICE void load_groups(const void *data, mm_size index, int left, float (&x)[GROUPS]) {
-    enum { SIZE = TYPE == F32 || TYPE == I32 ? 4 : TYPE == BF16 || TYPE == F16 ? 2 : 1, BYTES = GROUPS * SIZE };
-    const u8 *at = (const u8 *)data + index * SIZE;
-    if constexpr (BYTES >= 4) {
-        enum { WORDS = BYTES / 4, AT_ONCE = WORDS < 4 ? WORDS : 4 };
-        if (left >= GROUPS && (u64)at % (4 * AT_ONCE) == 0) {
-            u32 word[WORDS];
+/* Numbers of a step's groups, of a row, as words: at once where all are there and addresses allow. */
+template <int TYPE> struct stored_groups {
+    enum {
+        SIZE = TYPE == F32 || TYPE == I32 ? 4 : TYPE == BF16 || TYPE == F16 ? 2 : 1,
+        BYTES = GROUPS * SIZE,
+        WORDS = BYTES < 4 ? GROUPS : BYTES / 4,
+        AT_ONCE = BYTES < 4 ? 1 : WORDS < 4 ? WORDS : 4, /* words */
+    };
+    u32 word[WORDS];
+
+    /* May a row that begins at this index be read at once, from a whole step on? */
+    DEVICE_MEMBER static bool is_aligned(const void *data, mm_size index) {
+        return BYTES < 4 || ((u64)data + index * SIZE) % (4 * AT_ONCE) == 0;
+    }
+    DEVICE_MEMBER void load(const void *data, mm_size index) {
+        const u8 *at = (const u8 *)data + index * SIZE;
+        if constexpr (BYTES < 4) {
+            load_some(data, index, GROUPS);
+        } else {
 #pragma unroll
             for (int w = 0; w < WORDS; w += AT_ONCE) {
                 if constexpr (AT_ONCE == 4) {
@@ -93,21 +104,28 @@ template <int TYPE> DEVICE void load_groups(const void *data, mm_size index, int
                     word[w] = ((const u32 *)at)[w];
                 }
             }
-#pragma unroll
-            for (int g = 0; g < GROUPS; g++)
-                x[g] = number_of_bits<TYPE>(word[g * SIZE / 4] >> (SIZE == 4 ? 0 : g * SIZE % 4 * 8));
-            return;
         }
     }
+    /* The first `left` of them, others 0. */
+    DEVICE_MEMBER void load_some(const void *data, mm_size index, int left) {
+        const u8 *at = (const u8 *)data + index * SIZE;
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        x[g] = 0;
-        if (g >= left) continue;
-        if constexpr (SIZE == 4) x[g] = number_of_bits<TYPE>(((const u32 *)at)[g]);
-        if constexpr (SIZE == 2) x[g] = number_of_bits<TYPE>(((const u16 *)at)[g]);
-        if constexpr (SIZE == 1) x[g] = number_of_bits<TYPE>(at[g]);
+        for (int w = 0; w < WORDS; w++) word[w] = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            if (g >= left) continue;
+            const u32 own = SIZE == 4 ? ((const u32 *)at)[g] : SIZE == 2 ? ((const u16 *)at)[g] : at[g];
+            if (BYTES < 4)
+                word[g] = own;
+            else
+                word[g * SIZE / 4] |= own << (SIZE == 4 ? 0 : g * SIZE % 4 * 8);
+        }
     }
-}
+    DEVICE_MEMBER float number(int g) const {
+        return BYTES < 4 ? number_of_bits<TYPE>(word[g])
+                         : number_of_bits<TYPE>(word[g * SIZE / 4] >> (SIZE == 4 ? 0 : g * SIZE % 4 * 8));
+    }
+};
 
 /* This lane's row of codes: where its scales and zeros begin. */
 struct scale_row {
@@ -132,35 +150,67 @@ DEVICE void load_scales(const mm_product &p, group_scales *const (&to)[count], c
     const mm_quant &q = p.quant;
     const u32 size = (u32)mm_least(q.size, p.depth), groups = ((u32)p.depth + size - 1) / size;
     const float factor = FACTOR ? *(const float *)q.factor : 1;
-    const int own = threadIdx.x % OWN_ROWS;
-#pragma unroll (SCALES_AT_ONCE)
-    for (int n = threadIdx.x % 32 / OWN_ROWS; n < WINDOW; n += SHARERS, step += apart) {
-        const u32 index = size > DEPTH ? (u32)step * DEPTH / size : (u32)step * GROUPS;
-        float scale[count][GROUPS];
-#if ZERO
-        float zero[count][GROUPS];
-#endif
+    const int own = threadIdx.x % OWN_ROWS, begin = threadIdx.x % 32 / OWN_ROWS;
+    enum { STEPS_OF_LANE = (WINDOW + SHARERS - 1) / SHARERS };
+    const auto index_of = [&](int n) {
+        const u32 at = (u32)(step + n * apart);
+        return size > DEPTH ? at * DEPTH / size : at * GROUPS;
+    };
+    bool whole = index_of(STEPS_OF_LANE - 1) + GROUPS <= groups; /* no branch stands between loads then */
 #pragma unroll
-        for (int r = 0; r < count; r++) {
-            const int left = row[r].is_there && index < groups ? (int)(groups - index) : 0;
-            load_groups<SCALE>(q.scales, row[r].scale + index, left, scale[r]);
+    for (int r = 0; r < count; r++) {
+        whole = whole && row[r].is_there && stored_groups<SCALE>::is_aligned(q.scales, row[r].scale);
 #if ZERO
-            load_groups<ZERO>(q.zeros, row[r].zero + index, left, zero[r]);
+        whole = whole && stored_groups<ZERO>::is_aligned(q.zeros, row[r].zero);
 #endif
+    }
+#pragma unroll 1
+    for (int first = 0; first < STEPS_OF_LANE; first += SCALES_AT_ONCE) {
+        stored_groups<SCALE> scale[SCALES_AT_ONCE][count];
+#if ZERO
+        stored_groups<ZERO> zero[SCALES_AT_ONCE][count];
+#endif
+        if (whole) {
 #pragma unroll
-            for (int g = 0; g < GROUPS; g++)
-                if (SCALE == I8 && g < left) scale[r][g] = power_of_two((int)scale[r][g]);
+            for (int n = 0; n < SCALES_AT_ONCE; n++)
+#pragma unroll
+                for (int r = 0; r < count; r++) {
+                    const u32 index = index_of(mm_least(first + n, STEPS_OF_LANE - 1));
+                    scale[n][r].load(q.scales, row[r].scale + index);
+#if ZERO
+                    zero[n][r].load(q.zeros, row[r].zero + index);
+#endif
+                }
+        } else {
+#pragma unroll
+            for (int n = 0; n < SCALES_AT_ONCE; n++)
+#pragma unroll
+                for (int r = 0; r < count; r++) {
+                    const u32 index = index_of(first + n);
+                    const int left = row[r].is_there && index < groups ? (int)(groups - index) : 0;
+                    scale[n][r].load_some(q.scales, row[r].scale + index, left);
+#if ZERO
+                    zero[n][r].load_some(q.zeros, row[r].zero + index, left);
+#endif
+                }
         }
 #pragma unroll
-        for (int r = 0; r < count; r++)
+        for (int n = 0; n < SCALES_AT_ONCE; n++)
 #pragma unroll
-            for (int g = 0; g < GROUPS; g++) {
-                if (FACTOR) scale[r][g] *= factor;
-                to[r][n * GROUPS + g].scale[own] = scale[r][g];
+            for (int r = 0; r < count; r++)
+#pragma unroll
+                for (int g = 0; g < GROUPS; g++) {
+                    const int place = begin + (first + n) * SHARERS;
+                    const bool is_there = row[r].is_there && index_of(first + n) + g < groups;
+                    float x = is_there ? scale[n][r].number(g) : 0;
+                    if (SCALE == I8 && is_there) x = power_of_two((int)x);
+                    if (FACTOR) x *= factor;
+                    if (place >= WINDOW) continue;
+                    to[r][place * GROUPS + g].scale[own] = x;
 #if ZERO
-                to[r][n * GROUPS + g].offset[own] = (CENTRE - zero[r][g]) * scale[r][g];
+                    to[r][place * GROUPS + g].offset[own] = (CENTRE - zero[n][r].number(g)) * x;
 #endif
-            }
+                }
     }
     __syncwarp();
 }

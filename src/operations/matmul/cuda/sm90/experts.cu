@@ -18,7 +18,7 @@
  */
 #define ROW_PITCH (16 * (BITS == 4 ? 32 : 16) + 16) /* lanes read eight rows from different banks */
 #define SPLIT_DEPTH 1
-#define SCALES_AT_ONCE (GROUP >= 4 ? 8 : 4)
+#define SCALES_AT_ONCE (GROUP >= 4 && LINES == 8 ? 8 : 4)
 #define WARPS (PART_WARPS + 4) /* the last four, of which one copies and two make scales, give away registers */
 #include "operations/matmul/cuda/sm90/codes_step.cuh"
 #include "operations/matmul/cuda/moe_lists.cuh"
@@ -58,27 +58,66 @@ DEVICE int tiles_of_rows(int rows) {
     return (rows + LINES - 1) / LINES;
 }
 
+#if OWN_LISTS
+/* Rows of each expert, into rows_before. All threads. */
+DEVICE void count_rows(const experts_arguments &a, layout &shared) {
+    enum { ROUNDS = (CODE_OWN_ROWS + THREADS - 1) / THREADS };
+    const mm_product &p = a.p;
+    const int groups = (int)p.groups, each = (int)a.choice.each;
+    mm_size expert[ROUNDS];
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++) { /* asked for before anybody waits */
+        const int row = threadIdx.x + n * THREADS;
+        expert[n] = row < p.rows ? mm_number(&a.choice.index, row / each * a.choice.index_row + row % each) : -1;
+    }
+    for (int group = threadIdx.x; group < groups; group += THREADS) shared.rows_before[group] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < ROUNDS; n++) {
+        const int row = threadIdx.x + n * THREADS;
+        const bool is_there = expert[n] >= 0 && expert[n] < groups;
+        if (row >= p.rows) continue;
+        shared.chosen[row] = is_there ? (u16)expert[n] : NOBODY;
+        if (is_there) atomicAdd(&shared.rows_before[expert[n]], 1);
+        if (!is_there && !EARLY && blockIdx.x == 0) a.choice.place[row] = -1;
+    }
+}
+
+/* Rows and tiles of rows before each expert, and before and after the rows of none. One warp. */
+DEVICE void count_tiles(const mm_product &p, layout &shared) {
+    const int lane = threadIdx.x % 32, groups = (int)p.groups, rows = (int)p.rows;
+    const int each = (groups + 31) / 32, first = lane * each, end = first + each < groups ? first + each : groups;
+    int own = 0; /* rows, and tiles in the high half */
+    for (int group = first; group < end; group++)
+        own += shared.rows_before[group] | tiles_of_rows(shared.rows_before[group]) << 16;
+    int at = own;
+#pragma unroll
+    for (int n = 1; n < 32; n *= 2) {
+        const int other = __shfl_up_sync(~0u, at, n);
+        if (lane >= n) at += other;
+    }
+    if (lane == 31) {
+        shared.rows_before[groups] = at & 0xffff, shared.tiles_before[groups] = at >> 16;
+        shared.rows_before[groups + 1] = rows;
+        shared.tiles_before[groups + 1] = (at >> 16) + tiles_of_rows(rows - (at & 0xffff));
+    }
+    at -= own;
+    for (int group = first; group < end; group++) {
+        const int size = shared.rows_before[group];
+        shared.rows_before[group] = at & 0xffff, shared.tiles_before[group] = at >> 16;
+        at += size | tiles_of_rows(size) << 16;
+    }
+    __syncwarp();
+}
+#else
 /* Rows of each expert, into rows_before. All threads. */
 DEVICE void count_rows(const experts_arguments &a, layout &shared) {
     const mm_product &p = a.p;
     const int groups = (int)p.groups;
-#if OWN_LISTS
-    for (int group = threadIdx.x; group < groups; group += THREADS) shared.rows_before[group] = 0;
-    __syncthreads();
-    for (int row = threadIdx.x; row < p.rows; row += THREADS) {
-        const int each = (int)a.choice.each;
-        const mm_size expert = mm_number(&a.choice.index, row / each * a.choice.index_row + row % each);
-        const bool is_there = expert >= 0 && expert < groups;
-        shared.chosen[row] = is_there ? (u16)expert : NOBODY;
-        if (is_there) atomicAdd(&shared.rows_before[expert], 1);
-        if (!is_there && !EARLY && blockIdx.x == 0) a.choice.place[row] = -1;
-    }
-#else
     for (int group = threadIdx.x; group < groups; group += THREADS) {
         const mm_size size = __ldcg((const mm_size *)p.sizes.data + group); /* a copy may be older than EARLY */
         shared.rows_before[group] = size < 0 ? 0 : (int)mm_least(size, p.rows);
     }
-#endif
 }
 
 /* Rows and tiles of rows before each expert, and before and after the rows of none. One warp. */
@@ -102,6 +141,7 @@ DEVICE void count_tiles(const mm_product &p, layout &shared) {
     if (lane == 31) shared.tiles_before[groups + 1] = before + tiles, shared.rows_before[groups + 1] = rows;
     __syncwarp();
 }
+#endif
 
 /* The tiles of a block, in turn: a row of tiles of an expert, and a tile of columns. */
 struct tile_run {
