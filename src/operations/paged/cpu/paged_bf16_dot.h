@@ -34,6 +34,19 @@ static inline __attribute__((always_inline)) vf v_operand_first(ejk_dtype dtype,
     return v_byte_pairs(dtype, bytes);
 }
 
+/* Vectors that are cheapest to make together, and the order of their elements, which is that of memory. */
+static inline __attribute__((always_inline)) int operands_at_once(ejk_dtype dtype) {
+    (void)dtype;
+    return 1;
+}
+static inline __attribute__((always_inline)) void v_operands(ejk_dtype dtype, const void *p,
+                                                             vf out[2]) {
+    out[0] = v_operand(dtype, p);
+}
+static void put_in_order(int dtype, bool back, float *row, paged_size dim) {
+    (void)dtype, (void)back, (void)row, (void)dim;
+}
+
 /* Whether weights of 0 leave sums as they are, and none of the values is lost. */
 typedef v_range paged_range;
 
@@ -90,21 +103,23 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
     return lost;
 }
 
-/* Sums of `rows` rows take in VALUES_AT_ONCE values; weights are BLOCK floats from row to row. */
+/* Sums of `rows` rows, whose vectors take turns, take in VALUES_AT_ONCE values; weights are BLOCK floats from row to
+ * row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, paged_size width, const paged_lines *prefetch) {
+            paged_size dim, float *sums, const paged_lines *prefetch) {
     enum { PAIRS = VALUES_AT_ONCE / 2 };
     const int size = (int)stored_size(dtype);
+    uintptr_t ahead = 0;
     vf weight[4][PAIRS];
     EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < PAIRS; k++)
         weight[r][k] = v_set1(weights[r * BLOCK + k]);
-    for (paged_size d = 0; d < dim; d += LANES) {
+    for (paged_size d = 0; d < dim; d += LANES, sums += 2 * rows * VL) {
         const bool whole = d + LANES <= dim, both = d + VL < dim;
         vf sum[4][2];
         EJKI_UNROLL for (int r = 0; r < rows; r++) {
-            sum[r][0] = v_load(sums + r * width + d);
-            sum[r][1] = both ? v_load(sums + r * width + d + VL) : v_zero();
+            sum[r][0] = v_load(sums + r * VL);
+            sum[r][1] = both ? v_load(sums + (rows + r) * VL) : v_zero();
         }
         EJKI_UNROLL for (int k = 0; k < PAIRS; k++) {
             const char *first = value[2 * k] + d * size, *second = value[2 * k + 1] + d * size;
@@ -117,10 +132,13 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
             }
         }
         EJKI_UNROLL for (int r = 0; r < rows; r++) {
-            v_store(sums + r * width + d, sum[r][0]);
-            if (both) v_store(sums + r * width + d + VL, sum[r][1]);
+            v_store(sums + r * VL, sum[r][0]);
+            if (both) v_store(sums + (rows + r) * VL, sum[r][1]);
         }
-        prefetch_beside(prefetch, VALUES_AT_ONCE, d * size, LANES * size);
+        if (d * size % LINE == 0) {
+            prefetch_beside(prefetch, VALUES_AT_ONCE, ahead);
+            ahead += prefetch->step;
+        }
     }
 }
 

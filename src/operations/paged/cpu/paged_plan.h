@@ -198,7 +198,7 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
         paged_most(parameters[2], ejki_round_up(ejki_cdiv(most * p->page, MOST_SPLITS), 256));
     t->depth = padded(p->dim) + padded(p->tail_dim);
     t->width = ejki_round_up(p->value_dim, PAGED_WIDTH);
-    t->scratch = paged_most(PAGED_PACK * t->depth, t->width);
+    t->scratch = paged_most((PAGED_PACK + 1) * t->depth, t->width);
     t->sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     t->prefix = prefix_of(p);
     const paged_size splits = ejki_cdiv(most * p->page, t->split);

@@ -17,6 +17,8 @@
 
 #include "operations/paged/cpu/paged_plan.h"
 
+enum { LINE = 64 };
+
 /* What is left of some rows, each `bytes` bytes from `offset` on. */
 typedef struct paged_prefetch {
     const char *const *row, *const *end;
@@ -37,29 +39,22 @@ static inline const char *prefetch_next(paged_prefetch *a, paged_size bytes, con
     return next;
 }
 
-/* What a product prefetches: a run of lines from `next` on, or lines of other rows; nothing if both are NULL. */
+/* What a product prefetches beside a line of each of its rows: as many lines, `step` bytes behind the last ones. */
 typedef struct paged_lines {
-    const char *next;
-    const char *row[16];
-    bool first_level;
+    uintptr_t row[16], step;
+    bool any, first_level;
 } paged_lines;
 
-/* Prefetches, at byte `at` of `rows` rows, as many as are read there, `bytes` of each. Addresses may lie beyond any
- * tensor. */
-static inline __attribute__((always_inline)) void
-prefetch_beside(const paged_lines *a, const int rows, paged_size at, const int bytes) {
-    if (a->next) {
-        const uintptr_t next = (uintptr_t)a->next + (uintptr_t)(rows * at);
-        EJKI_UNROLL for (int i = 0; i < rows * bytes; i += 64)
-            __builtin_prefetch((const void *)(next + (uintptr_t)i), 0, 2);
-    } else if (a->row[0] && (bytes % 64 == 0 || at % 64 == 0)) {
-        if (a->first_level)
-            EJKI_UNROLL for (int k = 0; k < rows; k++)
-                __builtin_prefetch((const void *)((uintptr_t)a->row[k] + (uintptr_t)at), 0, 3);
-        else
-            EJKI_UNROLL for (int k = 0; k < rows; k++)
-                __builtin_prefetch((const void *)((uintptr_t)a->row[k] + (uintptr_t)at), 0, 2);
-    }
+/* Prefetches beside a line of `rows` rows, `at` bytes behind the first. Addresses may lie beyond any tensor. */
+static inline __attribute__((always_inline)) void prefetch_beside(const paged_lines *a,
+                                                                  const int rows, uintptr_t at) {
+    if (!a->any) return;
+    if (a->first_level)
+        EJKI_UNROLL for (int k = 0; k < rows; k++)
+            __builtin_prefetch((const void *)(a->row[k] + at), 0, 3);
+    else
+        EJKI_UNROLL for (int k = 0; k < rows; k++)
+            __builtin_prefetch((const void *)(a->row[k] + at), 0, 2);
 }
 
 #endif

@@ -12,28 +12,34 @@
 #include "operations/paged/cpu/amx/paged_amx_rows.h"
 #endif
 
-/* sum[r * keys + k] += row r times key k. */
+/* sum[r * keys + k] += row r times key k, a line of each at a time; vectors of rows take turns. */
 static inline __attribute__((always_inline)) void
 multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, paged_size dim,
-              const float *query, paged_size query_step, vf sum[VL], const paged_lines *prefetch) {
-    const int keys = VL / rows, size = (int)stored_size(dtype);
+              const float *query, vf sum[VL], const paged_lines *prefetch) {
+    const int keys = VL / rows, size = (int)stored_size(dtype), at_once = operands_at_once(dtype);
+    const int in_line = LINE / size;
     paged_size d = 0;
-    for (; d + LANES <= dim; d += LANES, query += VL) {
-        vf q[4];
-        EJKI_UNROLL for (int r = 0; r < rows; r++) q[r] = v_load(query + r * query_step);
-        EJKI_UNROLL for (int k = 0; k < keys; k++) {
-            const vf v = v_operand(dtype, key[k] + d * size);
-            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
-                OPERAND_TERM(q[r], v, sum[r * keys + k]);
+    for (uintptr_t ahead = 0; d + in_line <= dim; d += in_line, ahead += prefetch->step) {
+        for (int part = 0; part < in_line; part += at_once * LANES) {
+            vf q[2][4];
+            EJKI_UNROLL for (int i = 0; i < at_once; i++) EJKI_UNROLL for (int r = 0; r < rows; r++)
+                q[i][r] = v_load(query + (i * rows + r) * VL);
+            EJKI_UNROLL for (int k = 0; k < keys; k++) {
+                vf v[2];
+                v_operands(dtype, key[k] + (d + part) * size, v);
+                EJKI_UNROLL for (int i = 0; i < at_once; i++)
+                    EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
+                        OPERAND_TERM(q[i][r], v[i], sum[r * keys + k]);
+            }
+            query += at_once * rows * VL;
         }
-        prefetch_beside(prefetch, keys, d * size, LANES * size);
+        prefetch_beside(prefetch, keys, ahead);
     }
-    if (d == dim) return;
-    EJKI_UNROLL for (int k = 0; k < keys; k++) {
-        const vf v = v_operand_first(dtype, key[k] + d * size, dim - d);
-        EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
-            OPERAND_TERM(v_load(query + r * query_step), v, sum[r * keys + k]);
-    }
+    for (; d < dim; d += LANES, query += rows * VL) EJKI_UNROLL for (int k = 0; k < keys; k++) {
+            const vf v = v_operand_first(dtype, key[k] + d * size, paged_least(dim - d, LANES));
+            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
+                OPERAND_TERM(v_load(query + r * VL), v, sum[r * keys + k]);
+        }
 }
 
 /* What stays the same while products of a block are made, where the compiler would look again after every store. */
@@ -41,7 +47,7 @@ typedef struct few_pass {
     const paged_few *f;
     bool values;
     const char *const *row, *const *tail;
-    paged_size low, high, dim, tail_dim, depth;
+    paged_size low, high, rows, dim, tail_dim, depth;
     paged_size step, tail_step; /* bytes from head to head */
     const float *query;
     float *scores, *sums;
@@ -57,6 +63,7 @@ static inline few_pass pass_of(const paged_few *f, bool values) {
                       .tail = f->block->tail,
                       .low = f->block->low,
                       .high = f->block->high,
+                      .rows = f->j->rows,
                       .dim = values ? p->value_dim : p->dim,
                       .tail_dim = p->tail_dim,
                       .depth = values ? t->width : t->depth,
@@ -80,23 +87,20 @@ static inline __attribute__((always_inline)) void rows_at(const few_pass *s, con
 /* What is prefetched beside a step of a head: rows that are read later, or what is left of them in the order of memory.
  * NULL: nothing. */
 typedef struct few_ahead {
-    bool single, first_level,
-        alike; /* lines of single rows, for which cache; their heads are the step's */
+    bool any, single, first_level; /* whether at all; lines of single rows, for which cache */
     const char *const *row;
-    paged_size from, head,
-        step; /* row[0] is beside row `from`; bytes to the head, and from head to head */
+    paged_size from;       /* row[0] is beside row `from` */
+    paged_size head, step; /* bytes to the head, and from head to head */
     paged_prefetch memory;
 } few_ahead;
 
-static inline few_ahead ahead_of(const paged_few *f) {
-    return (few_ahead){
-        .single = f->single, .first_level = f->first_level, .alike = f->heads_ahead == 0};
+static inline few_ahead ahead_of(const paged_few *f, bool any) {
+    return (few_ahead){.any = any, .single = f->single, .first_level = f->first_level};
 }
 
-/* Begins with `count` rows from t on of head h. Nothing is to be done if head 0 has begun with those of all. */
+/* Begins with `count` rows from t on of head h. */
 static inline void begin_ahead(few_ahead *a, const few_pass *s, paged_size h, paged_size t,
                                paged_size count) {
-    if (h > 0 && a->single && a->alike) return;
     const paged_few *f = s->f;
     const paged_problem *p = f->j->p;
     paged_size at = t + f->rows_ahead, head = h + f->heads_ahead;
@@ -124,64 +128,151 @@ static inline __attribute__((always_inline)) void lines_beside(few_ahead *a, con
                                                                paged_size bytes, paged_size h,
                                                                paged_size t, const char *other,
                                                                paged_lines *out) {
-    out->next = NULL;
-    out->row[0] = NULL;
-    if (!a->single)
-        out->next = prefetch_next(&a->memory, bytes, other);
-    else if (a->row)
+    out->any = !a->single || a->row;
+    out->first_level = a->first_level;
+    out->step = (uintptr_t)(a->single ? LINE : n * LINE);
+    if (!a->single) {
+        const uintptr_t next = (uintptr_t)prefetch_next(&a->memory, bytes, other);
+        EJKI_UNROLL for (int k = 0; k < n; k++) out->row[k] = next + (uintptr_t)(k * LINE);
+    } else if (a->row) {
+        const uintptr_t behind = (uintptr_t)(a->head + h * a->step);
         EJKI_UNROLL for (int k = 0; k < n; k++) out->row[k] =
-            a->row[t - a->from + k] + a->head + h * a->step;
+            (uintptr_t)a->row[t - a->from + k] + behind;
+    }
 }
 
-/* Products of `rows` rows from i on with `count` keys from t on. */
+/* Rows of a pass, head after head, and what is prefetched beside them. */
+typedef struct few_heads {
+    const char *row[VL], *tail[VL];
+    paged_lines prefetch;
+} few_heads;
+
+/* The `n` rows from t on of head h, of which the first head of a step is `first`: those of the next are a step away.
+ * What is prefetched begins with `count` rows, or goes on if that is 0. */
+static inline __attribute__((always_inline)) void
+find_heads(const few_pass *p, few_ahead *ahead, const int n, paged_size bytes, paged_size first,
+           paged_size h, paged_size t, bool prefetches, paged_size count, few_heads *s) {
+    const bool whole = t >= p->low && t + n <= p->high;
+    const bool has_tail = !p->values && p->tail_dim > 0;
+    if (h > first && whole) {
+        EJKI_UNROLL for (int k = 0; k < n; k++) s->row[k] += p->step;
+        if (has_tail) EJKI_UNROLL for (int k = 0; k < n; k++) s->tail[k] += p->tail_step;
+    } else {
+        rows_at(p, p->row, t, n, h * p->step, s->row);
+        if (has_tail) rows_at(p, p->tail, t, n, h * p->tail_step, s->tail);
+    }
+    if (!prefetches || !ahead->any) return;
+    if (count > 0) begin_ahead(ahead, p, h, t, count);
+    if (h == first || !ahead->single)
+        lines_beside(ahead, n, bytes, h, t, s->row[0], &s->prefetch);
+    else if (s->prefetch.any)
+        EJKI_UNROLL for (int k = 0; k < n; k++) s->prefetch.row[k] += (uintptr_t)ahead->step;
+}
+
+/* Products of `rows` rows of each of some heads, from row i of head `first` on, with `count` keys from t on. */
 static inline __attribute__((always_inline)) void
 score_keys(const ejk_dtype dtype, const int rows, const few_pass *p, few_ahead *ahead, paged_size i,
-           paged_size h, paged_size t, int count, bool prefetches) {
-    const paged_size depth = p->depth, size = stored_size(dtype);
-    const float *query = p->query + i * depth;
+           paged_size first, paged_size heads, paged_size t, int count, bool prefetches) {
+    const paged_size depth = p->depth, bytes = VL / rows * p->dim * stored_size(dtype);
     const int keys = VL / rows;
-    paged_lines prefetch = {.first_level = ahead->first_level}, none = {0};
-    for (int s = 0; s < count; s += keys) {
-        const char *key[VL];
-        vf sum[VL];
-        float products[VL];
-        EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
-        rows_at(p, p->row, t + s, keys, h * p->step, key);
-        if (prefetches)
-            lines_beside(ahead, keys, keys * p->dim * size, h, t + s, key[0], &prefetch);
-        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, &prefetch);
-        if (p->tail_dim > 0) {
-            rows_at(p, p->tail, t + s, keys, h * p->tail_step, key);
-            multiply_keys(dtype, rows, key, p->tail_dim, query + padded(p->dim), depth, sum, &none);
+    const paged_lines none = {.any = false};
+    few_heads s = {.prefetch = none};
+    paged_size left = count;
+    for (const paged_size end = t + count; t < end; t += keys) {
+        const float *query = p->query + i * depth;
+        float *scores = p->scores + i * BLOCK + t;
+        for (paged_size h = first; h < first + heads; h++) {
+            vf sum[VL];
+            float products[VL];
+            EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
+            find_heads(p, ahead, keys, bytes, first, h, t, prefetches, left, &s);
+            left = heads > 1 && !ahead->single ? keys : 0;
+            multiply_keys(dtype, rows, s.row, p->dim, query, sum, &s.prefetch);
+            if (p->tail_dim > 0)
+                multiply_keys(dtype, rows, s.tail, p->tail_dim, query + rows * padded(p->dim), sum,
+                              &none);
+            v_store(products, v_sums(sum));
+            EJKI_UNROLL for (int r = 0; r < rows; r++)
+                memcpy(scores + r * BLOCK, products + r * keys, (size_t)keys * sizeof(float));
+            query += p->rows * depth;
+            scores += p->rows * BLOCK;
         }
-        v_store(products, v_sums(sum));
-        EJKI_UNROLL for (int r = 0; r < rows; r++) memcpy(
-            p->scores + (i + r) * BLOCK + t + s, products + r * keys, (size_t)keys * sizeof(float));
     }
 }
 
-/* Sums of `rows` rows from i on take in `count` values from t on. */
+/* Sums of such rows take in `count` values from t on. */
 static inline __attribute__((always_inline)) void
 add_values(const ejk_dtype dtype, const int rows, const few_pass *p, few_ahead *ahead, paged_size i,
-           paged_size h, paged_size t, int count, bool prefetches) {
-    const paged_size width = p->depth, size = stored_size(dtype);
-    paged_lines prefetch = {.first_level = ahead->first_level};
-    for (paged_size end = t + count; t < end; t += VALUES_AT_ONCE) {
-        const char *value[VALUES_AT_ONCE];
-        rows_at(p, p->row, t, VALUES_AT_ONCE, h * p->step, value);
-        if (prefetches)
-            lines_beside(ahead, VALUES_AT_ONCE, VALUES_AT_ONCE * p->dim * size, h, t, value[0],
-                         &prefetch);
-        add_columns(dtype, rows, value, p->scores + i * BLOCK + t / PAGED_PACK, p->dim,
-                    p->sums + i * width, width, &prefetch);
+           paged_size first, paged_size heads, paged_size t, int count, bool prefetches) {
+    const paged_size width = p->depth, bytes = VALUES_AT_ONCE * p->dim * stored_size(dtype);
+    few_heads s = {.prefetch = {.any = false}};
+    paged_size left = count;
+    for (const paged_size end = t + count; t < end; t += VALUES_AT_ONCE) {
+        const float *weights = p->scores + i * BLOCK + t / PAGED_PACK;
+        float *sums = p->sums + i * width;
+        for (paged_size h = first; h < first + heads; h++) {
+            find_heads(p, ahead, VALUES_AT_ONCE, bytes, first, h, t, prefetches, left, &s);
+            left = heads > 1 && !ahead->single ? VALUES_AT_ONCE : 0;
+            add_columns(dtype, rows, s.row, weights, p->dim, sums, &s.prefetch);
+            weights += p->rows * BLOCK;
+            sums += p->rows * width;
+        }
     }
+}
+
+/* Where a row's vectors lie: those of rows that are multiplied together take turns. Tiles have row after row. */
+typedef struct few_place {
+    paged_size first; /* rows before those that take turns */
+    paged_size lane;  /* the row among these */
+    paged_size step;  /* vectors from one of the row to the next */
+} few_place;
+
+static few_place place_of(const paged_few *f, paged_size i, bool tiles) {
+    const paged_size rows = f->j->rows, r = i % rows, fours = rows / 4 * 4;
+    paged_size start = r, turns = 1;
+    if (tiles) return (few_place){.first = i, .step = 1};
+    if (r < fours) {
+        start = r / 4 * 4;
+        turns = 4;
+    } else if (rows - fours >= 2 && r < fours + 2) {
+        start = fours;
+        turns = 2;
+    }
+    return (few_place){.first = i - r + start, .step = turns, .lane = r - start};
+}
+/* The first vector of row i among rows of `width` floats. */
+static float *place_in(float *rows, few_place at, paged_size width) {
+    return rows + at.first * width + at.lane * VL;
+}
+
+static bool has_tiles(const paged_few *f) {
+#ifdef PAGED_AMX
+    return f->tiles;
+#else
+    (void)f;
+    return false;
+#endif
+}
+
+/* A row's sums in the order of memory, to `to`; `back`: from there. */
+static void move_sums(const paged_few *f, paged_size i, bool back, float *to) {
+    const paged_problem *p = f->j->p;
+    const paged_size width = f->j->work->plan.width;
+    const few_place at = place_of(f, i, has_tiles(f));
+    float *sums = place_in(f->sums, at, width);
+    if (back && !has_tiles(f)) put_in_order(p->value.dtype, false, to, p->value_dim);
+    for (paged_size d = 0; d < width; d += VL)
+        if (back)
+            v_store(sums + d * at.step, v_load(to + d));
+        else
+            v_store(to + d, v_load(sums + d * at.step));
+    if (!back && !has_tiles(f)) put_in_order(p->value.dtype, true, to, p->value_dim);
 }
 
 /* One row, key by key, what has a weight: values may be NaN that the row does not see. */
-static void add_seen(paged_few *f, paged_size i, paged_size h) {
+static void add_seen(const paged_few *f, paged_size i, paged_size h, float *sums) {
     const paged_problem *p = f->j->p;
     const ejk_dtype dtype = (ejk_dtype)p->value.dtype;
-    float *sums = f->sums + i * f->j->work->plan.width;
     for (paged_size t = f->block->low; t < f->block->high; t++) {
         const float weight = weight_at(f->scores + i * BLOCK, t);
         const char *value = f->block->value[t] + h * p->value.head * stored_size(dtype);
@@ -195,54 +286,55 @@ static void add_seen(paged_few *f, paged_size i, paged_size h) {
 
 /* The same, whatever order sums have. */
 static void add_seen_any(paged_few *f, paged_size i, paged_size h) {
+    float *sums = f->value_scale + BLOCK;
 #ifdef PAGED_AMX
     const paged_size width = f->j->work->plan.width;
-    float *sums = f->sums + i * width;
-    if (f->tiles) order_sums(false, width, sums, f->value_scale + BLOCK);
-    add_seen(f, i, h);
-    if (f->tiles) order_sums(true, width, sums, f->value_scale + BLOCK);
-#else
-    add_seen(f, i, h);
+    if (f->tiles) order_sums(false, width, f->sums + i * width, sums);
+#endif
+    move_sums(f, i, false, sums);
+    add_seen(f, i, h, sums);
+    move_sums(f, i, true, sums);
+#ifdef PAGED_AMX
+    if (f->tiles) order_sums(true, width, f->sums + i * width, sums);
 #endif
 }
 
-/* Rows of a head in fours, twos and ones. */
-#define FOR_ROWS(body, dtype, count, s, ahead, h, t, step)                                         \
+/* Rows of some heads in fours, twos and ones. */
+#define FOR_ROWS(body, dtype, s, ahead, h, heads, t, step)                                         \
     do {                                                                                           \
-        const paged_size rows_ = (count), from_ = (h)*rows_;                                       \
+        const paged_size rows_ = (s)->rows, from_ = (h)*rows_;                                     \
         paged_size i_ = 0;                                                                         \
         for (; i_ + 4 <= rows_; i_ += 4)                                                           \
-            body(dtype, 4, s, ahead, from_ + i_, h, t, step, i_ == 0);                             \
-        if (i_ + 2 <= rows_) body(dtype, 2, s, ahead, from_ + i_, h, t, step, i_ == 0), i_ += 2;   \
-        if (i_ < rows_) body(dtype, 1, s, ahead, from_ + i_, h, t, step, i_ == 0);                 \
+            body(dtype, 4, s, ahead, from_ + i_, h, heads, t, step, i_ == 0);                      \
+        if (i_ + 2 <= rows_) {                                                                     \
+            body(dtype, 2, s, ahead, from_ + i_, h, heads, t, step, i_ == 0);                      \
+            i_ += 2;                                                                               \
+        }                                                                                          \
+        if (i_ < rows_) body(dtype, 1, s, ahead, from_ + i_, h, heads, t, step, i_ == 0);          \
     } while (0)
 
 static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
                                                                paged_few *f) {
     const few_pass s = pass_of(f, false);
-    const paged_size heads = f->j->heads, rows = f->j->rows;
+    const paged_size all = f->j->heads, heads = f->together ? all : 1;
     const paged_size end = ejki_round_up(s.high, LANES);
     const int step = f->key_step;
-    few_ahead ahead = ahead_of(f);
+    few_ahead ahead = ahead_of(f, true);
     for (paged_size t = s.low / LANES * LANES; t < end; t += step)
-        for (paged_size h = 0; h < heads; h++) {
-            begin_ahead(&ahead, &s, h, t, step);
-            FOR_ROWS(score_keys, dtype, rows, &s, &ahead, h, t, step);
-        }
+        for (paged_size h = 0; h < all; h += heads)
+            FOR_ROWS(score_keys, dtype, &s, &ahead, h, heads, t, step);
 }
 
 static inline __attribute__((always_inline)) void block_values(const ejk_dtype dtype, paged_few *f,
-                                                               paged_size first, paged_size heads,
+                                                               paged_size first, paged_size count,
                                                                bool prefetches) {
     const few_pass s = pass_of(f, true);
-    const paged_size rows = f->j->rows;
+    const paged_size heads = f->together ? count : 1;
     const int step = f->value_step;
-    few_ahead ahead = ahead_of(f);
+    few_ahead ahead = ahead_of(f, prefetches);
     for (paged_size t = s.low / step * step; t < s.high; t += step)
-        for (paged_size h = first; h < first + heads; h++) {
-            if (prefetches) begin_ahead(&ahead, &s, h, t, step);
-            FOR_ROWS(add_values, dtype, rows, &s, &ahead, h, t, step);
-        }
+        for (paged_size h = first; h < first + count; h += heads)
+            FOR_ROWS(add_values, dtype, &s, &ahead, h, heads, t, step);
 }
 
 #define SCORES_OF(T)                                                                               \
@@ -320,7 +412,8 @@ static void few_weights(paged_few *f, paged_scale *scale) {
         }
         const float most = finish_scores(j, &f->row[i], scale, f->block->first + low, columns, z);
         const float factor = finish_weights(&f->row[i], most, columns, z, f->lanes + i * VL);
-        if (factor != 1) multiply(f->sums + i * width, width, factor);
+        const few_place at = place_of(f, i, has_tiles(f));
+        if (factor != 1) multiply(place_in(f->sums, at, width), at.step, width, factor);
         end_weights(f->scores + i * BLOCK, low, high, values, factor, f->totals + i * TOTAL_LANES);
     }
 }
@@ -358,10 +451,12 @@ static void few_blocks(paged_few *f) {
 /* Whether sums of head h have lost products: they are small, and values of their keys are. */
 static bool lost_products(paged_few *f, paged_size h) {
     const paged_job *j = f->j;
-    const paged_size width = j->work->plan.width;
     bool small = false;
-    for (paged_size i = h * j->rows; i < (h + 1) * j->rows; i++)
-        small = small || has_lost(j->p->value.dtype, f->sums + i * width, j->p->value_dim);
+    float *sums = f->value_scale + BLOCK;
+    for (paged_size i = h * j->rows; i < (h + 1) * j->rows; i++) {
+        move_sums(f, i, false, sums);
+        small = small || has_lost(j->p->value.dtype, sums, j->p->value_dim);
+    }
     for (paged_size first = j->low / BLOCK * BLOCK; small && first < j->high; first += BLOCK) {
         find_block(j, first, BLOCK, f->block);
         if (!is_fit(f, f->block, h)) return true;
@@ -382,6 +477,7 @@ static void order_few(paged_few *f) {
     const paged_size ahead = paged_most(j->work->plan.prefetch_bytes / bytes, 1);
     f->single = j->work->plan.prefetch_hint != PREFETCH_IN_ORDER;
     f->first_level = j->work->plan.prefetch_hint == PREFETCH_ROWS;
+    f->together = together;
     f->key_step = !together ? VL : VL / (j->rows % 4 == 0 ? 4 : j->rows % 2 == 0 ? 2 : 1);
     f->value_step = together ? VALUES_AT_ONCE : VL;
     if (together) {
@@ -411,17 +507,34 @@ static void bind_few(paged_few *f, const paged_job *j, bool exact) {
     memset(f->query, 0, (size_t)(f->scores - f->query) * sizeof(float));
 }
 
+/* Row i's query, in the order of its products. */
+static void place_query(paged_few *f, paged_size i, const paged_row *row) {
+    const paged_problem *p = f->j->p;
+    const paged_plan *t = &f->j->work->plan;
+    const paged_size tail = padded(p->dim);
+    float *scratch = f->value_scale + BLOCK, *query = scratch + PAGED_PACK * t->depth;
+    bool tiles = false;
+#ifdef PAGED_AMX
+    tiles = in_tiles(f->j);
+#endif
+    const few_place at = place_of(f, i, tiles);
+    float *to = place_in(f->query, at, t->depth);
+    memset(query, 0, (size_t)t->depth * sizeof(float));
+    load_query(p, row, query, tail, 1, scratch);
+    put_in_order(p->key.dtype, false, query, p->dim);
+    put_in_order(p->key.dtype, false, query + tail, p->tail_dim);
+    for (paged_size d = 0; d < t->depth; d += VL) v_store(to + d * at.step, v_load(query + d));
+}
+
 /* An item, of which heads are left out that lost products. */
 static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
-    const paged_plan *t = &j->work->plan;
     paged_block blocks[2];
     paged_row rows[ROWS_AT_ONCE];
     paged_few f;
     bind_few(&f, j, exact);
     for (paged_size i = 0; i < f.count; i++) {
         rows[i] = row_of(j, i);
-        load_query(j->p, &rows[i], f.query + i * t->depth, padded(j->p->dim), 1,
-                   f.value_scale + BLOCK);
+        place_query(&f, i, &rows[i]);
     }
     f.row = rows;
     f.block = &blocks[0];
@@ -432,14 +545,17 @@ static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     few_blocks(&f);
 #ifdef PAGED_AMX
     if (in_tiles(j)) amx_close();
+    const paged_size width = j->work->plan.width;
     for (paged_size i = 0; f.tiles && i < f.count; i++)
-        order_sums(false, t->width, f.sums + i * t->width, f.value_scale + BLOCK);
+        order_sums(false, width, f.sums + i * width, f.value_scale + BLOCK);
 #endif
     for (paged_size h = 0; h < j->heads; h++) lost[h] = !exact && lost_products(&f, h);
     for (paged_size i = 0; i < f.count; i++) {
         const float sum = v_sum(v_load(f.lanes + i * VL));
         const paged_state state = {rows[i].most, sum, total_of(sum, f.totals + i * TOTAL_LANES)};
-        if (!lost[i / j->rows]) put_row(j, &rows[i], f.sums + i * t->width, state);
+        if (lost[i / j->rows]) continue;
+        move_sums(&f, i, false, f.value_scale + BLOCK);
+        put_row(j, &rows[i], f.value_scale + BLOCK, state);
     }
 }
 

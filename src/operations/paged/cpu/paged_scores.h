@@ -122,9 +122,10 @@ static float finish_weights(paged_row *row, float block_most, paged_size width, 
     return factor;
 }
 
-static void multiply(float *values, paged_size count, float factor) {
-    for (paged_size d = 0; d < count; d += VL)
-        v_store(values + d, v_mul(v_load(values + d), v_set1(factor)));
+/* `count` floats, each vector `step` vectors behind the one before. */
+static void multiply(float *values, paged_size step, paged_size count, float factor) {
+    for (paged_size d = 0; d < count; d += VL, values += step * VL)
+        v_store(values, v_mul(v_load(values), v_set1(factor)));
 }
 
 /* Whether weights of 0 leave sums as they are: rows see the same keys of the block, or all its values are finite. */
