@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What suits a processor. Which lines few rows prefetch: paged_prefetch.h has the figures. Rows of a task: each packs
- * all its keys, so more rows are better while their sums stay in the second-level cache and all threads have tasks
- * (512 rows on 7680, ms of 192, 384 and 768 rows a task; Zen 5: 342, 325, 310 in float32, 182, 175, 170 in bf16; AMX on
- * a Sapphire Rapids: 402, -, 316, and with blocks of 512 keys in place of 128: 398, -, 289). Latents have blocks of 128
- * keys there (3.8 ms for 8192 keys and 16 heads; 4.8 with 512).
+ * all its keys, so more rows are better while their sums stay in the second-level cache, which has to have 1 MiB, and
+ * all threads have tasks (512 rows on 7680, ms of 192, 384 and 768 rows a task; Zen 5: 342, 325, 310 in float32, 182,
+ * 175, 170 in bf16; Cascade Lake 793, -, 650; AMX on a Sapphire Rapids: 402, -, 316, and with blocks of 512 keys in
+ * place of 128: 398, -, 289). Latents have blocks of 128 keys there (3.8 ms for 8192 keys and 16 heads; 4.8 with 512).
  */
 #include "operations/paged/cpu/suggest.h"
 
@@ -21,7 +21,8 @@ enum {
     DENSE_ROWS = 1020,
     TASKS = 4 /* for each thread */,
     LONG_BLOCK = 512,
-    SHORT_DIMS = 512
+    SHORT_DIMS = 512,
+    LARGE_CACHE = 1 << 20
 };
 
 static void suggest_rows(const paged_problem *p, int32_t threads, paged_size rows,
@@ -49,7 +50,7 @@ void ejki_paged_suggest(const void *problem, int32_t threads, ejk_opt_int *value
     const paged_streaming s = streaming_of(problem, zen5, intel);
     values[HINT] = ejk_int(s.hint);
     values[DISTANCE] = ejk_int(s.bytes);
-    if (zen5) suggest_rows(problem, threads, MOST_ROWS, values);
+    if (cpu->l2_bytes >= LARGE_CACHE) suggest_rows(problem, threads, MOST_ROWS, values);
 }
 
 void ejki_paged_suggest_amx(const void *problem, int32_t threads, ejk_opt_int *values) {
