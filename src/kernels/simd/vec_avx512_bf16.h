@@ -13,6 +13,7 @@
  *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
  *   v_pair_table_of(t), v_pair_entries(u, table)     pairs of 16 elements by the lowest four bits of each half word
  *   v_pairs_of(a, b)     whole numbers below 2^8 or other floats that are bf16, a in the first half of each lane
+ *   v_store_pairs(p, v, turns)   VL floats that are bf16 as such; of four, 0 2 1 3 if `turns`
  *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
  *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
  *                        v_finite and v_large ask for one of both
@@ -75,6 +76,10 @@ static inline vf v_pairs_of(vf a, vf b) {
     const __m512i first = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
     const __m512i both = _mm512_ternarylogic_epi32(first, _mm512_castps_si512(b), second, 0xf8);
     return _mm512_castsi512_ps(both);
+}
+static inline void v_store_pairs(void *p, vf v, bool turns) {
+    const __m512i bits = _mm512_castps_si512(turns ? _mm512_permute_ps(v, 0xd8) : v);
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
 }
 static inline vf v_load_pairs_i8(const void *p) {
     const __m128i *from = p;

@@ -5,6 +5,7 @@
  *   v_dot_bytes(x, w, c)         c plus the products of the four bytes of each lane, signed ones of x, unsigned of w
  *   v_dot_bytes_one(p, w, c)     the same with the four bytes at p in each lane
  *   v_set1_whole(n), v_of_whole(c)       a whole number in each lane; whole numbers as floats
+ *   v_store_words(p, v, turns)           VL whole numbers as bytes; of eight, 0 4 1 5 2 6 3 7 if `turns`
  *   v_byte_entries(bytes, table)         entries of 16 bytes by bytes below 16
  */
 #ifndef EJKI_VEC_AVX512_VNNI_H
@@ -26,6 +27,11 @@ static inline vf v_set1_whole(int32_t n) {
 }
 static inline vf v_of_whole(vf c) {
     return _mm512_cvtepi32_ps((__m512i)c);
+}
+static inline void v_store_words(void *p, vf v, bool turns) {
+    const __m128i order = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+    _mm_storeu_si128(p, turns ? _mm_shuffle_epi8(bytes, order) : bytes);
 }
 static inline vf v_byte_entries(vf bytes, const uint8_t table[16]) {
     const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));

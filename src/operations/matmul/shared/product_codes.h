@@ -40,6 +40,9 @@ typedef struct codes_table {
 #if defined(TILE_BF16_DOT)
     v_pair_table pairs;
     __m512i e4m3[4]; /* numbers of 7 bits as bf16 */
+#ifdef FEW_IN_STEPS
+    v_table rounded; /* numbers of pairs as floats */
+#endif
 #elif defined(TILE_BYTE_DOT)
     uint8_t bytes[16];
     bool has_bytes;
@@ -59,6 +62,9 @@ INLINE codes_table codes_table_of(const mm_quant *q) {
     codes_table t = {.floats = v_table_of(numbers)};
 #if defined(TILE_BF16_DOT)
     t.pairs = v_pair_table_of(numbers);
+#ifdef FEW_IN_STEPS
+    t.rounded = v_of_bits((v_words)v_round_bf16(t.floats) & 0xffff0000u);
+#endif
     for (int i = 0; i < 128; i++) {
         const uint16_t bits = ejki_f32_to_bf16(ejki_e4m3_to_f32((uint8_t)i));
         memcpy((char *)t.e4m3 + 2 * i, &bits, sizeof bits);
@@ -116,6 +122,24 @@ INLINE vf codes_step(const int kind, const codes_table *t, v_words words, const 
     return codes_float(kind, t, words, step);
 #endif
 }
+
+#ifdef FEW_IN_STEPS
+/* The numbers of an operand's pairs as floats: a shift and a table each, where VPERMW would take two instructions. */
+INLINE void codes_both(const int kind, const codes_table *t, v_words words, const int step,
+                       vf *first, vf *second) {
+    if (kind == CODES_EIGHT) {
+        *first = v_entries(words >> (4 * step), t->rounded);
+        *second = v_entries(words >> (16 + 4 * step), t->rounded);
+    } else if (kind == CODES_WHOLE) {
+        *first = codes_float(kind, t, words, step);
+        *second = codes_float(kind, t, words, step + 2);
+    } else {
+        const vf pairs = codes_step(kind, t, words, step);
+        *first = v_of_first(pairs);
+        *second = v_of_second(pairs);
+    }
+}
+#endif
 
 /* Which code of a line is element `i` of word `step` of a row. */
 INLINE int codes_order(const int unit, const int step, const int i) {

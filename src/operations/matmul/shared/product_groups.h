@@ -24,9 +24,6 @@
 #include "operations/matmul/shared/product_chunk.h"
 
 enum { FEW_ROWS = 4 };
-#if defined(TILE_AMX) && defined(TILE_BF16_DOT)
-#define FEW_IN_STEPS /* sums are those of tiles */
-#endif
 /* Columns that meet a part of the depth of all rows while the second-level cache has it. */
 enum { GROUP_COLUMNS = 256, GROUP_STREAMS = GROUP_COLUMNS / PACKED_COLUMNS };
 #ifdef FEW_IN_STEPS
@@ -137,18 +134,17 @@ INLINE void few_block(const int rows, const int kind, const group_codes *c, cons
             words[j] = v_words_at(line + j * 4 * VL);
             if (ahead) __builtin_prefetch(line + j * 64 + ahead, 0, 2);
         }
-        EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++, x += rows) {
+        EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++, x += FEW_WORDS(rows)) {
             EJKI_UNROLL for (int j = 0; j < vectors; j++) {
-                const vf code = codes_step(kind, &table, words[j], step);
 #ifdef FEW_IN_STEPS
-                const vf first = v_of_first(code), second = v_of_second(code);
+                vf first, second;
+                codes_both(kind, &table, words[j], step, &first, &second);
                 EJKI_UNROLL for (int i = 0; i < rows; i++) {
-                    const vf own_x = v_set1(x[i]);
-                    own_step.first[i][j] = v_fma(v_of_first(own_x), first, own_step.first[i][j]);
-                    own_step.second[i][j] =
-                        v_fma(v_of_second(own_x), second, own_step.second[i][j]);
+                    own_step.first[i][j] = v_fma_one(x + 2 * i, first, own_step.first[i][j]);
+                    own_step.second[i][j] = v_fma_one(x + 2 * i + 1, second, own_step.second[i][j]);
                 }
 #else
+                const vf code = codes_step(kind, &table, words[j], step);
                 EJKI_UNROLL for (int i = 0; i < rows; i++) inner[i][j] =
                     GEMM_TERM(v_set1(x[i]), code, inner[i][j]);
 #endif
@@ -183,7 +179,7 @@ INLINE void few(const int rows, const int kind, const group_codes *c, const grou
     for (int64_t n = 0; packed_next(&c->form, &b); n++) {
         for (int column = 0; column < PACKED_COLUMNS; column += FEW_VECTORS(rows) * VL)
             few_block(rows, kind, c, r, &b, stream, n, x, column, ahead, totals);
-        x += b.words * (c->form.unit / CODES_STEP) * rows;
+        x += b.words * (c->form.unit / CODES_STEP) * FEW_WORDS(rows);
     }
 }
 

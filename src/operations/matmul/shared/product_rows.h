@@ -57,20 +57,15 @@ INLINE bool rows_load(const ejk_dtype dtype, const void *from, int64_t count, fl
         bad |= (v_words)(size > 0x5d800000u) | (v_words)(size - 1 < 0x0d800000u - 1);
         v_store(to + k, v);
     }
-    uint32_t lane[VL], any = 0;
-    memcpy(lane, &bad, sizeof lane);
-    for (int i = 0; i < VL; i++) any |= lane[i];
-    return any == 0;
+    return v_largest(v_numbers(bad & 1)) == 0;
 }
 
 /* Rounds `count` elements, and what is 0 behind them, to whole numbers up to 127; returns their scale. */
 INLINE float rows_round(int64_t count, float *x) {
     vf size = v_zero();
-    float lane[VL], most = 0;
     for (int64_t k = 0; k < count; k += VL)
         size = v_max(size, v_of_bits(v_bits(v_load(x + k)) & 0x7fffffffu));
-    v_store(lane, size);
-    for (int i = 0; i < VL; i++) most = fmaxf(most, lane[i]);
+    const float most = v_largest(size);
     if (most == 0) return 0;
     /* Adding it leaves no room for a fraction. */
     const vf by = v_set1(127.0f / most), whole = v_set1(0x1.8p23f);
@@ -79,40 +74,42 @@ INLINE float rows_round(int64_t count, float *x) {
     return most / 127.0f;
 }
 
-/* Elements of a block as words, `apart` words from each other. */
-INLINE void rows_words(const int unit, int64_t lines, const float *x, int64_t apart, float *to) {
-    for (int64_t w = 0; w < lines; w++, x += unit)
-        EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++, to += apart) {
+/* Elements of a block as words side by side, and zeros up to a whole vector of elements. */
+INLINE void rows_words(const int unit, int64_t lines, const float *x, float *to) {
+    for (int64_t i = 0; i < lines * unit; i += VL) {
 #if defined(TILE_BYTE_DOT)
-            int8_t word[4];
-            EJKI_UNROLL for (int i = 0; i < 4; i++) word[i] = (int8_t)x[codes_order(unit, step, i)];
-            memcpy(to, word, sizeof word);
+        v_store_words(to + i / CODES_STEP, v_load(x + i), unit == 8);
 #elif defined(TILE_BF16_DOT)
-            uint32_t bits[2];
-            EJKI_UNROLL for (int i = 0; i < 2; i++)
-                memcpy(&bits[i], x + codes_order(unit, step, i), sizeof bits[i]);
-            const uint32_t word = bits[0] >> 16 | (bits[1] & 0xffff0000u);
-            memcpy(to, &word, sizeof word);
+        v_store_pairs(to + i / CODES_STEP, v_load(x + i), unit == 4);
 #else
-            *to = x[codes_order(unit, step, 0)];
+        v_store(to + i, v_load(x + i));
 #endif
-        }
+    }
 }
 
 /* A block of row `i`, `at` words into the row; returns where the next one begins. */
 INLINE int64_t rows_place(const int unit, const packed_block *b, const float *x, int64_t i,
                           int64_t at, group_rows *r) {
-    const bool tiles = group_in_tiles(r->tile);
+    const int64_t count = b->words * (unit / CODES_STEP);
     float *tile = r->words + i / r->tile * r->tile * r->depth;
-    float words[PACKED_BLOCK] = {0}, *to = tiles ? words : tile + i % r->tile + at * r->tile;
-    rows_words(unit, b->words, x, tiles ? 1 : r->tile, to);
-    if (!tiles) return at + b->words * (unit / CODES_STEP);
-    const int64_t steps = pack_room(b->words * (unit / CODES_STEP));
+#ifdef FEW_IN_STEPS
+    if (r->tile < TILE_ROWS) {
+        for (int64_t w = 0; w < count; w++)
+            for (int k = 0; k < 2; k++)
+                tile[FEW_WORDS((at + w) * r->tile + i) + k] =
+                    x[w / (unit / 2) * unit + codes_order(unit, (int)(w % (unit / 2)), k)];
+        return at + count;
+    }
+#endif
+    float words[PACKED_BLOCK + VL] = {0};
+    rows_words(unit, b->words, x, words);
 #ifdef TILE_AMX
-    for (int64_t w = 0; w < steps; w += TILE_STEP)
+    for (int64_t w = 0; group_in_tiles(r->tile) && w < count; w += TILE_STEP)
         memcpy(tile + tiles_place(i % TILE_ROWS, at + w), words + w, TILE_STEP * 4);
 #endif
-    return at + steps;
+    if (group_in_tiles(r->tile)) return at + pack_room(count);
+    for (int64_t w = 0; w < count; w++) tile[(at + w) * r->tile + i % r->tile] = words[w];
+    return at + count;
 }
 
 /* Row `i`; its elements are those at `from`. Bytes of codes have `middle` in theirs. */
@@ -125,13 +122,12 @@ static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds,
     (void)middle;
     for (int64_t n = 0; packed_next(f, &b); n++) {
         vf sum = v_zero();
-        float lane[VL], all = 0, scale = 1;
+        float scale = 1;
         fit &= ELEMENT_CALL(dtype, rows_load, element_at(dtype, from, b.first), b.count, x);
         if (!fit) memset(x, 0, sizeof x);
         if (rounds) scale = rows_round(b.count, x);
         for (int64_t k = 0; k < b.count; k += VL) sum = v_add(sum, v_load(x + k));
-        v_store(lane, sum);
-        for (int j = 0; j < VL; j++) all += lane[j];
+        const float all = v_sum(sum);
         r->sums[n * r->capacity + i] = all;
 #ifdef TILE_BYTE_DOT
         r->begins[n * r->capacity + i] = -middle * (int32_t)all;

@@ -23,6 +23,8 @@
 #define TILE_AMX
 #ifndef TILE_BYTE_DOT
 #define TILE_BF16_DOT
+/* Sums of few rows of codes are those of tiles; both elements of a pair lie as floats. */
+#define FEW_IN_STEPS
 #endif
 #define TILE_ROWS          32
 #define TILE_VECTORS       2
@@ -108,6 +110,13 @@ static inline int64_t shape_depth(int64_t rows) {
 static inline int64_t shape_stream_rows(void) {
     return shape_is_small() ? TILE_ROWS : STREAM_ROWS;
 }
+
+/* Floats that n words of few rows of codes take. */
+#ifdef FEW_IN_STEPS
+#define FEW_WORDS(n) (2 * (n))
+#else
+#define FEW_WORDS(n) (n)
+#endif
 
 /* Words that `words` of the depth take in memory: tiles have them in steps of 16, those behind the last one being 0. */
 enum { TILE_STEP = 16 };
