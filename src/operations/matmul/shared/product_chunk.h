@@ -48,39 +48,75 @@ typedef struct group_chunk {
 } group_chunk;
 
 #ifdef TILE_AMX
-/* Totals of `rows` rows from `row` on with the inner sums of block n. */
-INLINE void group_settle_block(int64_t rows, const group_chunk *chunk, const group_rows *r,
-                               int64_t row, int64_t n, const float *inner, float *totals) {
+/* Blocks that are multiplied before their sums are settled: totals pass through all of them in registers, and vectors
+ * do not wait for what tiles have just stored. */
+enum { SETTLED = 4 };
+
+/* Totals of `rows` rows from `row` on with the inner sums of `count` blocks from n on. */
+INLINE void settle(const int count, const bool rounds, const bool zeros, int64_t rows,
+                   const group_chunk *chunk, const group_rows *r, int64_t row, int64_t n,
+                   const float *inner, float *totals) {
     const int64_t at = (chunk->first + n) * r->capacity + row;
     const bool begins = chunk->first + n == 0;
-    const bool rounds = chunk->rounds, zeros = chunk->zeros;
     for (int j = 0; j < TILE_COLUMNS; j += VL) {
-        const vf scale = v_load(&chunk->scale[n][j]);
-        const vf zero = zeros ? v_load(&chunk->zero[n][j]) : v_zero();
+        vf scale[SETTLED], zero[SETTLED];
+        EJKI_UNROLL for (int b = 0; b < count; b++) {
+            scale[b] = v_load(&chunk->scale[n + b][j]);
+            zero[b] = zeros ? v_load(&chunk->zero[n + b][j]) : v_zero();
+        }
         for (int64_t i = 0; i < rows; i++) {
-            float *total = totals + i * TILE_COLUMNS + j;
-            vf own = v_load(inner + i * TILE_COLUMNS + j);
+            float *place = totals + i * TILE_COLUMNS + j;
+            vf total = begins ? v_zero() : v_load(place);
+            EJKI_UNROLL for (int b = 0; b < count; b++) {
+                const int64_t k = at + b * r->capacity + i;
+                vf own = v_load(inner + (b * TILE_ROWS + i) * TILE_COLUMNS + j);
 #ifdef TILE_BYTE_DOT
-            own = v_of_bits(v_bits(own) + v_bits(group_begin(r, at + i)));
+                own = v_of_bits(v_bits(own) + v_bits(group_begin(r, k)));
 #endif
-            v_store(total, group_end(rounds, zeros, own, scale, zero, r->sums[at + i],
-                                     r->scales[at + i], begins ? v_zero() : v_load(total)));
+                total = group_end(rounds, zeros, own, scale[b], zero[b], r->sums[k], r->scales[k],
+                                  total);
+            }
+            v_store(place, total);
         }
     }
 }
 
-/* Products of a chunk with a tile of rows: vectors settle a block while tiles multiply the next one. */
+static __attribute__((noinline)) void settle_blocks(int64_t count, int64_t rows,
+                                                    const group_chunk *chunk, const group_rows *r,
+                                                    int64_t row, int64_t n, const float *inner,
+                                                    float *totals) {
+#define SETTLE(count, rounds, zeros)                                                               \
+    settle(count, rounds, zeros, rows, chunk, r, row, n, inner, totals)
+#define SETTLE_COUNT(rounds, zeros)                                                                \
+    (count == 4   ? SETTLE(4, rounds, zeros)                                                       \
+     : count == 3 ? SETTLE(3, rounds, zeros)                                                       \
+     : count == 2 ? SETTLE(2, rounds, zeros)                                                       \
+                  : SETTLE(1, rounds, zeros))
+#ifdef TILE_BYTE_DOT
+    (void)(chunk->zeros ? SETTLE_COUNT(true, true) : SETTLE_COUNT(true, false));
+#else
+    if (chunk->rounds)
+        (void)(chunk->zeros ? SETTLE_COUNT(true, true) : SETTLE_COUNT(true, false));
+    else
+        (void)(chunk->zeros ? SETTLE_COUNT(false, true) : SETTLE_COUNT(false, false));
+#endif
+#undef SETTLE_COUNT
+#undef SETTLE
+}
+
+/* Products of a chunk with a tile of rows. */
 INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
                         const group_rows *r, int64_t row, const float *x, float *totals) {
-    _Alignas(64) float inner[2][TILE_ROWS * TILE_COLUMNS];
+    _Alignas(64) float inner[SETTLED][TILE_ROWS * TILE_COLUMNS];
     const float *words = chunk->words;
-    for (int64_t n = 0; n <= chunk->blocks; n++) {
-        if (n < chunk->blocks) {
-            tiles_multiply(both, chunk->steps[n], x, words, inner[n % 2], false);
-            x += chunk->steps[n] * TILE_ROWS;
-            words += chunk->steps[n] * TILE_COLUMNS;
+    for (int64_t n = 0, some; n < chunk->blocks; n += some) {
+        some = ejki_min(chunk->blocks - n, SETTLED);
+        for (int64_t b = 0; b < some; b++) {
+            tiles_multiply(both, chunk->steps[n + b], x, words, inner[b], false);
+            x += chunk->steps[n + b] * TILE_ROWS;
+            words += chunk->steps[n + b] * TILE_COLUMNS;
         }
-        if (n > 0) group_settle_block(rows, chunk, r, row, n - 1, inner[(n - 1) % 2], totals);
+        settle_blocks(some, rows, chunk, r, row, n, inner[0], totals);
     }
 }
 
