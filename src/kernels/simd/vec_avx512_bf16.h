@@ -15,6 +15,8 @@
  *   v_pairs_of(a, b)     whole numbers below 2^8 or other floats that are bf16, a in the first half of each lane
  *   v_store_pairs(p, v, turns)   VL floats that are bf16 as such; of four, 0 2 1 3 if `turns`
  *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
+ *   v_zip_rows(a, b, p, q)       the same, stored at p and q, by instructions that take half as long
+ *   v_tiny       whether elements are of a magnitude below 2^-60, but not 0
  *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
  *                        v_finite and v_large ask for one of both
  * VDPBF16PS takes numbers below 2^-126 for 0 and makes 0 of results below; v_pairs() makes 0 of them, too.
@@ -132,11 +134,32 @@ static inline vf v_zip(vf a, vf b, int first) {
     return _mm512_castsi512_ps(
         _mm512_permutex2var_epi16(_mm512_castps_si512(a), order, _mm512_castps_si512(b)));
 }
+/* Quarters of both are put where the zips, which stay within quarters, take them from. */
+static inline void v_zip_rows(vf a, vf b, float *p, float *q) {
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m512i x = _mm512_permutexvar_epi64(order, _mm512_castps_si512(a));
+    const __m512i y = _mm512_permutexvar_epi64(order, _mm512_castps_si512(b));
+    _mm512_storeu_si512(p, _mm512_unpacklo_epi16(x, y));
+    _mm512_storeu_si512(q, _mm512_unpackhi_epi16(x, y));
+}
 static inline vf v_zip_first(vf a, vf b) {
     return v_zip(a, b, 0);
 }
 static inline vf v_zip_last(vf a, vf b) {
     return v_zip(a, b, VL);
+}
+/* The largest of -2 v without its carry: of 0 that is 0, else larger for smaller magnitudes. */
+typedef __m512i v_tiny;
+static inline v_tiny v_tiny_none(void) {
+    return _mm512_setzero_si512();
+}
+static inline v_tiny v_tiny_with(v_tiny t, vf pairs) {
+    const __m512i twice = _mm512_mullo_epi16(_mm512_castps_si512(pairs), _mm512_set1_epi16(-2));
+    return _mm512_max_epu16(t, twice);
+}
+static inline bool v_tiny_found(v_tiny t) {
+    const __m512i most = _mm512_set1_epi16((int16_t)(0x10000 - 2 * ((127 - 60) << 7)));
+    return _mm512_cmpgt_epu16_mask(t, most) != 0;
 }
 /* The least magnitude but 0, less one, and the largest, as bits, which are ordered as numbers. */
 typedef struct v_range {

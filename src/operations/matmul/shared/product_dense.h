@@ -19,16 +19,7 @@
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
-#ifdef TILE_AMX
-INLINE void tile_multiply(int64_t rows, int64_t words, const float *a, const float *b, float *c,
-                          bool add, const gemm_prefetch *ahead) {
-    if (rows > 16)
-        tiles_multiply_ahead(true, words, a, b, c, add, ahead);
-    else
-        tiles_multiply_ahead(false, words, a, b, c, add, ahead);
-}
-#define tile_exact tiles_exact
-#else
+#ifndef TILE_AMX
 typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add,
                         const gemm_prefetch *ahead);
 
@@ -143,9 +134,9 @@ INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first,
 #endif
     const void *b = b_at(dtype, k, first, column);
 #ifdef TILE_AMX
+    const int64_t words = ejki_cdiv(depth, TILE_UNIT);
     if (p->b.flipped) return tiles_pack_columns(b, p->b.column, depth, columns, target);
-    tiles_fill(ejki_cdiv(depth, TILE_UNIT), pack_room(ejki_cdiv(depth, TILE_UNIT)), columns,
-               target);
+    tiles_fill(words, pack_room(words), columns, target);
 #else
     if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
 #endif
@@ -157,6 +148,7 @@ TYPED_DEFINE(bool, pack_b,
               float *target),
              k, first, depth, column, columns, target)
 
+#ifndef TILE_AMX
 /* Packed b times its scales; `words` are floats. */
 static void scale_b(const product_block *k, mm_size first, mm_size words, mm_size column,
                     mm_size columns, float *target) {
@@ -174,6 +166,8 @@ static void scale_b(const product_block *k, mm_size first, mm_size words, mm_siz
                 element_load(dtype, p->scale.data, mm_scale_at(p, held, first + w, column + j));
 }
 
+#endif
+
 /* `words` rows or columns of b at `b` will be packed after `tiles` tiles. */
 static void look_ahead(ejk_dtype dtype, product_block *k, const void *b, mm_size depth,
                        mm_size columns, int64_t tiles) {
@@ -187,6 +181,95 @@ static void look_ahead(ejk_dtype dtype, product_block *k, const void *b, mm_size
     ahead->each = ejki_cdiv(ejki_cdiv(across, 64) * ahead->rows, ejki_max(tiles, 1));
 }
 
+#ifdef TILE_AMX
+/* Asks for n of the lines. */
+INLINE void ask_lines(product_ahead *ahead, int64_t n) {
+    for (; n > 0 && ahead->rows > 0; n--) {
+        __builtin_prefetch(ahead->row + ahead->line, 0, 2);
+        ahead->line += 64;
+        if (ahead->line < ahead->bytes) continue;
+        ahead->line = 0;
+        ahead->row += ahead->stride;
+        ahead->rows--;
+    }
+}
+
+/* Whole panels of whole pairs; lines are asked for, as many as half of those that are read. */
+static __attribute__((noinline)) bool pack_panels(product_block *k, const char *b, int64_t words,
+                                                  int64_t panels) {
+    const int64_t stride = k->p->b.row * element_size(EJK_DTYPE_BF16);
+    float *target = k->b;
+    v_tiny tiny = v_tiny_none();
+    for (int64_t w = 0; w < words; w++, b += 2 * stride, target += TILE_COLUMNS) {
+        float *to = target;
+        ask_lines(&k->ahead, panels);
+        for (int64_t i = 0; i < panels; i++, to += words * TILE_COLUMNS) {
+            const vf first = v_load_pairs(b + i * 4 * VL);
+            const vf second = v_load_pairs(b + stride + i * 4 * VL);
+            tiny = v_tiny_with(v_tiny_with(tiny, first), second);
+            v_zip_rows(first, second, to, to + VL);
+        }
+    }
+    return !v_tiny_found(tiny);
+}
+
+/* Products of a tile of rows with a panel of words, while lines are asked for, some at each step. */
+INLINE void tile_words(const bool both, int64_t words, const float *a, const float *b, float *c,
+                       bool add, product_ahead *ahead) {
+    tiles_begin(both, c, add);
+    for (int64_t w = 0; w < words; w += TILE_STEP) {
+        ask_lines(ahead, ahead->each);
+        tiles_add(both, 1, a + w * TILE_ROWS, b + w * TILE_COLUMNS);
+    }
+    tiles_end(both, c);
+}
+
+/* Products of a block's rows with a piece of `panels` panels, words `from` to from + words - 1 of the depth; sums are
+ * those of the first panel. */
+static void multiply_piece(product_block *k, int64_t panels, int64_t from, int64_t words, bool fit,
+                           bool add, float *sums) {
+    const float *b = k->b;
+    for (int64_t n = 0; n < panels;
+         n++, sums += k->capacity * TILE_COLUMNS, b += words * TILE_COLUMNS)
+        for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
+            const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
+            const float *a = k->a + t * PRODUCT_DEPTH + from * TILE_ROWS;
+            float *c = sums + t * TILE_COLUMNS, *next = c + TILE_ROWS * TILE_COLUMNS;
+            for (int i = 0; add && t + TILE_ROWS < k->rows && i < TILE_ROWS * TILE_COLUMNS; i += 16)
+                __builtin_prefetch(next + i, 0, 2);
+            if (!fit || !k->fit[t / TILE_ROWS])
+                tiles_exact(rows, words, a, b, c, add);
+            else if (rows > 16)
+                tile_words(true, words, a, b, c, add, &k->ahead);
+            else
+                tile_words(false, words, a, b, c, add, &k->ahead);
+        }
+}
+
+/*
+ * Columns of b with elements `first` on of the depth, which k->a has: a piece of the depth after the other is packed
+ * and meets all rows, so that the first-level cache has what comes from b. Meanwhile the next piece is asked for; what
+ * is behind the last one begins at `then`.
+ */
+static void sum_pieces(ejk_dtype dtype, product_block *k, mm_size first, mm_size depth,
+                       mm_size column, mm_size columns, const void *then, float *sums) {
+    const int64_t words = pack_room(ejki_cdiv(depth, TILE_UNIT)), most = shape_piece(k->rows);
+    const int64_t panels = ejki_cdiv(columns, TILE_COLUMNS);
+    for (int64_t from = 0, some; from < words; from += some) {
+        some = ejki_min(words - from, most);
+        const mm_size at = first + from * TILE_UNIT;
+        const mm_size own = ejki_min(depth - from * TILE_UNIT, some * TILE_UNIT);
+        const bool whole =
+            !k->p->b.flipped && columns % TILE_COLUMNS == 0 && own == some * TILE_UNIT;
+        const int64_t steps = panels * ejki_cdiv(k->rows, TILE_ROWS) * (some / TILE_STEP);
+        look_ahead(dtype, k, from + some < words ? b_at(dtype, k, at + own, column) : then, own,
+                   PACK_COLUMNS, whole ? 2 * steps : steps);
+        const bool fit = whole ? pack_panels(k, b_at(dtype, k, at, column), some, panels)
+                               : CALL_TYPED(dtype, pack_b, k, at, own, column, columns, k->b);
+        multiply_piece(k, panels, from, some, fit, first > 0 || from > 0, sums);
+    }
+}
+#else
 /* Lines for one tile: of the sums of the next one, and of what is looked ahead to. */
 INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
     product_ahead *ahead = &k->ahead;
@@ -204,48 +287,29 @@ INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
     lines->count = count;
 }
 
-/* Products of a block's rows with `panels` panels of b, which is packed, words `from` to from + some - 1 of `words`;
- * sums are those of the first panel. */
-INLINE void multiply_words(product_block *k, int64_t panels, int64_t words, int64_t from,
-                           int64_t some, bool fit, bool add, float *sums) {
+/* Products of a block's rows with `panels` panels of b, which is packed; sums are those of the first panel. */
+INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
+                     float *sums) {
     gemm_prefetch lines;
     lines.near = false;
     for (int64_t n = 0; n < panels; n++, sums += k->capacity * TILE_COLUMNS)
         for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
             const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
-            const float *a = k->a + t * PRODUCT_DEPTH + from * TILE_ROWS;
-            const float *b = k->b + (n * words + from) * TILE_COLUMNS;
+            const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
             float *c = sums + t * TILE_COLUMNS;
-#ifdef TILE_AMX
-            const bool far = add && from == 0; /* sums */
-#else
-            const bool far = true;
-#endif
-            ask(k, far && t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
+            ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
 #ifdef TILE_BF16_DOT
             if (!fit || !k->fit[t / TILE_ROWS]) {
-                tile_exact(rows, some, a, b, c, add);
+                tile_exact(rows, words, a, b, c, add);
                 continue;
             }
 #else
             (void)fit;
 #endif
-            tile_multiply(rows, some, a, b, c, add, &lines);
+            tile_multiply(rows, words, a, b, c, add, &lines);
         }
 }
 
-INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
-                     float *sums) {
-#ifdef TILE_AMX
-    for (int64_t from = 0; from < words; from += TILE_DEPTH)
-        multiply_words(k, panels, words, from, ejki_min(words - from, TILE_DEPTH), fit,
-                       add || from > 0, sums);
-#else
-    multiply_words(k, panels, words, 0, words, fit, add, sums);
-#endif
-}
-
-#ifndef TILE_AMX
 /* Whether b is read without being packed. */
 static bool streams(const product_block *k) {
     const mm_product *p = k->p;
@@ -282,20 +346,18 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
     for (mm_size first = 0, own; first < depth; first += own) {
         own = ejki_min(depth - first, shape_depth(k->rows) * TILE_UNIT);
         if (p->run) own = ejki_min(own, p->run - first % p->run);
-        const int64_t words = pack_room(ejki_cdiv(own, TILE_UNIT));
         const mm_size next = first + own;
         const bool last = next == depth;
         const void *b = last ? k->after : b_at(dtype, k, next, column);
         CALL_TYPED(dtype, pack_a, k, first, own);
 #ifndef TILE_AMX
+        const int64_t words = ejki_cdiv(own, TILE_UNIT);
         if (streams(k)) {
             for (int half = 0; half <= halves; half++)
                 stream_b(dtype, k, first, own, column + (half ? p->columns : 0), columns, b,
                          k->sums + half * each * k->capacity * TILE_COLUMNS);
             continue;
         }
-#endif
-#ifndef TILE_AMX
         look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
                    panels * ejki_cdiv(k->rows, TILE_ROWS));
 #endif
@@ -304,23 +366,20 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
             const mm_size from = column + (half ? p->columns : 0);
             for (mm_size j = 0, some; j < columns; j += some) {
                 some = ejki_min(columns - j, PACK_COLUMNS);
-                const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
-                if (p->scale.present && p->split != MM_DEPTH)
-                    scale_b(k, first, own, from + j, some, k->b);
 #ifdef TILE_AMX
                 /* Sums that become results at once need no room but that of the first ones. */
                 const bool at_once = first == 0 && last && !p->gated;
                 if (at_once) k->sums_from = j;
-                look_ahead(dtype, k,
-                           j + some < columns ? b_at(dtype, k, first, from + j + some) : b, own,
-                           PACK_COLUMNS,
-                           ejki_cdiv(some, TILE_COLUMNS) * ejki_cdiv(k->rows, TILE_ROWS) *
-                               ejki_cdiv(words, TILE_DEPTH));
+                sum_pieces(dtype, k, first, own, from + j, some,
+                           j + some < columns ? b_at(dtype, k, first, from + j + some) : b,
+                           sums + (at_once ? 0 : j * k->capacity));
 #else
-                const bool at_once = false;
-#endif
+                const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
+                if (p->scale.present && p->split != MM_DEPTH)
+                    scale_b(k, first, own, from + j, some, k->b);
                 multiply(k, ejki_cdiv(some, TILE_COLUMNS), words, fit, first > 0,
-                         sums + (at_once ? 0 : j * k->capacity));
+                         sums + j * k->capacity);
+#endif
                 if (last && !p->gated) finish_columns(k, j, j + some);
             }
         }

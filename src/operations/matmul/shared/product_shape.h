@@ -120,8 +120,10 @@ static inline int64_t shape_stream_rows(void) {
 
 /* Words that `words` of the depth take in memory: tiles have them in steps of 16, those behind the last one being 0. */
 enum { TILE_STEP = 16 };
-/* Words of the depth that all rows meet before the next ones, so that panels of b stay in the first-level cache. */
-enum { TILE_DEPTH = 256 };
+/* Words of the depth that are packed before that many rows meet them. */
+static inline int64_t shape_piece(int64_t rows) {
+    return rows <= 128 ? 128 : 256;
+}
 static inline int64_t pack_room(int64_t words) {
 #ifdef TILE_AMX
     return (words + TILE_STEP - 1) / TILE_STEP * TILE_STEP;

@@ -152,19 +152,6 @@ INLINE void tiles_multiply(const bool both, int64_t words, const float *a, const
 }
 
 #ifdef TILE_BF16_DOT
-/* The same while lines are asked for, some at each step. */
-INLINE void tiles_multiply_ahead(const bool both, int64_t words, const float *a, const float *b,
-                                 float *c, bool add, const gemm_prefetch *ahead) {
-    const int64_t steps = words / TILE_STEP, each = ejki_cdiv(ahead->count, steps);
-    tiles_begin(both, c, add);
-    for (int64_t s = 0, i = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
-        for (const int64_t end = ejki_min(i + each, ahead->count); i < end; i++)
-            __builtin_prefetch(ahead->line[i], 0, 2);
-        tiles_add(both, 1, a, b);
-    }
-    tiles_end(both, c);
-}
-
 /* The same in floats. */
 INLINE void tiles_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
                         bool add) {
