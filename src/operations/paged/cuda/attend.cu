@@ -295,7 +295,8 @@ extern "C" __global__ void __launch_bounds__(PAGED_THREADS) attend(const __grid_
     __shared__ step_rows steps[2];
     const paged_problem &p = a.p;
     if (blockIdx.x >= a.tiles * p.kv_heads) {
-        if (blockIdx.y == 0) clear_rest(a, blockIdx.x - a.tiles * p.kv_heads, true, a.flags[p.sequences]);
+        const clearing by = whole_block(blockIdx.x - a.tiles * p.kv_heads, PAGED_CLEARING);
+        if (blockIdx.y == 0) clear_rest(a, by, true, a.flags[p.sequences]);
         return;
     }
     tile t;

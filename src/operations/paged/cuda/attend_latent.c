@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention to latents in pages on sm_90a: launches of look.cu, latent.cu and join.cu. */
+/* Attention to latents in pages on sm_90a: launches of look.cu and latent.cu. */
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
 #include "device/cuda_driver.h"
@@ -7,9 +7,9 @@
 #include "operations/paged/cuda/latent.cuh"
 
 /* MAPPED takes the place of ATTEND where pages can be fetched by TMA and tensors begin where maps can. */
-enum { LOOK, ATTEND, JOIN, MAPPED };
+enum { LOOK, ATTEND, MAPPED };
 /* As latent.cu has them. */
-enum { ROWS = 64, KEYS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 1088 };
+enum { ROWS = 64, KEYS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 1344 };
 
 static int64_t few_rows(const paged_problem *p) {
     return PAGED_FEW_LATENT / p->group;
@@ -25,8 +25,13 @@ static int64_t most_splits(const paged_problem *p) {
     return ejki_min(PAGED_LATENT_SPLITS, p->width * p->page / PAGED_LEAST_LATENT_KEYS + 1);
 }
 
+/* Tiles of all sequences, at most; each has two tickets, behind the flags. */
+static int64_t tiles_of(const paged_problem *p) {
+    return p->tokens * p->group / ROWS + p->sequences;
+}
+
 static int64_t flag_bytes(const paged_problem *p) {
-    return ejki_round_up((p->sequences + 1) * (int64_t)sizeof(int), 256);
+    return ejki_round_up((p->sequences + 1 + 2 * tiles_of(p)) * (int64_t)sizeof(int), 256);
 }
 
 static double part_bytes(const paged_problem *p) {
@@ -114,7 +119,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     const paged_problem *p = problem;
     (void)parameters;
     (void)threads;
-    ejki_cuda_constants none = {.count = 0}, attend = {.count = 0}, join = {.count = 0};
+    ejki_cuda_constants none = {.count = 0}, attend = {.count = 0};
     ejki_cuda_kernels kernels = {.count = 0};
     ejki_cuda_add(&attend, "ELEMENT", p->query.dtype);
     ejki_cuda_add(&attend, "HEAD_DIM", p->dim);
@@ -126,20 +131,10 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&attend, "PAIR", 0);
     ejki_cuda_add(&mapped, "PAGES", ejki_min(p->page, KEYS));
     ejki_cuda_add(&mapped, "PAIR", is_paired(p));
-    ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
-    ejki_cuda_add(&join, "DIRECT", 1);
-    ejki_cuda_add(&join, "RUN", 1);
-    ejki_cuda_add(&join, "LOOKS", 0);
-    ejki_cuda_add(&join, "FEW", PAGED_FEW_LATENT);
-    ejki_cuda_add(&join, "SPLITS", PAGED_LATENT_SPLITS);
-    ejki_cuda_add(&join, "LEAST", PAGED_LEAST_LATENT_KEYS);
-    ejki_cuda_add(&join, "OTHERS", 1);
-    ejki_cuda_add(&join, "OVERLAP", 1);
     ejki_cuda_want(&kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
     ejki_cuda_want(&kernels, ATTEND, "operations/paged/cuda/latent.cu", "latent", &attend);
     if (can_be_mapped(p))
         ejki_cuda_want(&kernels, MAPPED, "operations/paged/cuda/latent.cu", "latent", &mapped);
-    ejki_cuda_want(&kernels, JOIN, "operations/paged/cuda/join.cu", "join", &join);
     launch->workspace_bytes = (size_t)flag_bytes(p) + (size_t)part_bytes(p);
     return ejki_cuda_ready_all(launch, &kernels);
 }
@@ -150,17 +145,18 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(ejki_paged_cuda_check(p));
     EJKI_TRY(ejki_cuda_gpu(run->device, &gpu));
     float *const parts = (float *)(void *)((char *)run->workspace + flag_bytes(p));
-    const int64_t rows = part_rows(p), tiles = p->tokens * p->group / ROWS + p->sequences;
-    const int64_t ctas = ejki_min(tiles * most_splits(p), gpu->multiprocessors);
+    const int64_t rows = part_rows(p);
+    const int64_t ctas = ejki_min(tiles_of(p) * most_splits(p), gpu->multiprocessors);
     const bool mapped = is_mapped(p);
     paged_latent_arguments l = {
         .all = {.p = *p,
                 .flags = run->workspace,
+                .tickets = (int *)run->workspace + p->sequences + 1,
+                .ticket_count = 2 * tiles_of(p),
                 .parts = parts,
                 .splits = most_splits(p),
                 .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
-                .rows_most = rows < p->tokens ? few_rows(p) : 0,
-                .joiners = ejki_cdiv(p->group, PAGED_JOIN_THREADS / 32)}};
+                .rows_most = rows < p->tokens ? few_rows(p) : 0}};
     if (mapped) EJKI_TRY(set_maps(p, run->device, &l));
     const ejki_cuda_work look = {
         .slot = LOOK, .threads = PAGED_THREADS, .blocks = p->sequences + 1};
@@ -169,13 +165,8 @@ static ejk_status run(const ejk_run *run) {
                                    .blocks = is_paired(p) ? ctas / 2 * 2 : ctas,
                                    .shared_bytes = shared_bytes(p),
                                    .overlaps = true};
-    const ejki_cuda_work join = {.slot = JOIN,
-                                 .threads = PAGED_JOIN_THREADS,
-                                 .blocks = p->sequences * l.all.joiners + PAGED_CLEARING,
-                                 .overlaps = true};
     EJKI_TRY(ejki_cuda_begin(run, &look, &l.all));
-    EJKI_TRY(ejki_cuda_begin(run, &attend, &l));
-    return ejki_cuda_begin(run, &join, &l.all);
+    return ejki_cuda_begin(run, &attend, &l);
 }
 
 EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .applicable = applicable,

@@ -206,7 +206,6 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&join, "ALONE", t.alone);
     ejki_cuda_add(&join, "PAGE_ROWS", p->page);
     ejki_cuda_add(&join, "HEAD_GROUP", p->group);
-    ejki_cuda_add(&join, "DIRECT", 0);
     ejki_cuda_add(&join, "RUN", PAGED_RUN);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "OVERLAP", t.overlap);
@@ -244,7 +243,6 @@ static ejk_status run(const ejk_run *run) {
                          .splits = most_splits(p),
                          .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
                          .rows_most = rows < p->tokens ? few_rows(p) : 0,
-                         .joiners = 1,
                          .waits = !looks,
                          .few = PAGED_FEW};
     const ejki_cuda_work look = {

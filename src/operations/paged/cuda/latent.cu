@@ -12,6 +12,9 @@
  * warpgroup whose columns it has is done with it. Two CTAs with two tiles of the same keys are a cluster: each fetches
  * half of the columns for both.
  *
+ * Parts of a tile's splits are joined by the CTA that comes last to the end of one. What a unit ends with is kept
+ * short, without checks for each number: unrolled code that runs once a unit took a fifth of its time.
+ *
  *   ELEMENT, FOLDED, OVERLAP   as in decode.cu
  *   HEAD_DIM                   a multiple of 128, up to 512; TAIL_DIM one of 16, up to 64
  *   PAGES                      where TMA fetches, rows of a page that a block of 64 has: 8, 16, 32, 64; else 0
@@ -82,7 +85,6 @@ DEVICE u64 values_of(u32 memory, int stage, int group) {
 
 /* Waits for products, and lets the stage's half be fetched again. */
 DEVICE void finish_values(u32 memory, int stage, int group, float (&out)[HALF / 2]) {
-    wgmma_commit();
     wgmma_wait<0>();
     hold(out);
     const int lane = threadIdx.x % 32;
@@ -147,7 +149,7 @@ DEVICE void make_weights(const paged_problem &p, const tile &t, int j0, float un
 }
 
 /* Weights, and maxima and scales of rows, for the other warpgroup. */
-DEVICE void hand_over(u8 *memory, int group, const lane_rows &rows, const u32 (&weights)[16], const float (&scale)[2]) {
+DEVICE void put_weights(u8 *memory, const lane_rows &rows, const u32 (&weights)[16], const float (&scale)[2]) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
     const u32 at = shared_address(memory) + WEIGHTS_AT + row * 128;
 #pragma unroll
@@ -158,6 +160,8 @@ DEVICE void hand_over(u8 *memory, int group, const lane_rows &rows, const u32 (&
     for (int half = 0; half < 2; half++)
         if (lane % 4 == 0)
             ((float2 *)(memory + ENDS_AT))[own_row() + 8 * half] = make_float2(rows.max[half], scale[half]);
+}
+DEVICE void hand_over(int group) {
     fence_proxy_async();
     named_barrier_arrive(WEIGHTS_READY + group, THREADS);
 }
@@ -172,49 +176,132 @@ DEVICE void rescale(float (&out)[HALF / 2], const float (&scale)[2]) {
 
 /* ---- Results -------------------------------------------------------------------------------------------- */
 
-/* Rows to a part or to the result; false if there is what is not a finite number. */
-DEVICE bool write_rows(const paged_arguments &a, const tile &t, int split, float unit, u8 *memory, int group,
-                       lane_rows &rows, const float (&out)[HALF / 2]) {
-    const paged_problem &p = a.p;
-    float *sums = (float *)(memory + SUMS_AT);
-    const int lane = threadIdx.x % 32, first = own_row();
-    const bool is_part = t.q->splits > 1;
-    bool good = true;
+/* Whether `one` holds for any thread of both warpgroups, which meet here. */
+DEVICE bool any_of_both(bool one) {
+    int any;
+    asm volatile("{\n.reg .pred one, any;\nsetp.ne.b32 one, %1, 0;\nbar.red.or.pred any, %2, %3, one;\n"
+                 "selp.b32 %0, 1, 0, any;\n}\n"
+                 : "=r"(any)
+                 : "r"((int)one), "r"((int)BOTH), "r"(THREADS)
+                 : "memory");
+    return any;
+}
+
+/* Where rows end, for one thread each: sums of weights [2][ROWS], maxima as exponents of 2. */
+DEVICE void put_ends(u8 *memory, int group, float unit, lane_rows &rows) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        rows.sum[half] = sum_of_lanes(rows.sum[half], 4);
-        if (lane % 4 == 0) sums[group * ROWS + first + 8 * half] = rows.sum[half];
+        const float sum = sum_of_lanes(rows.sum[half], 4);
+        if (threadIdx.x % 4 > 0) continue;
+        ((float *)(memory + SUMS_AT))[group * ROWS + own_row() + 8 * half] = sum;
+        if (group == 0) ((float *)(memory + MAXIMA_AT))[own_row() + 8 * half] = rows.max[half] * unit;
     }
-    named_barrier_sync(BOTH, THREADS);
+}
+/* Of row `threadIdx.x`. */
+DEVICE float2 own_end(const u8 *memory) {
+    const float *sums = (const float *)(memory + SUMS_AT) + threadIdx.x;
+    return make_float2(((const float *)(memory + MAXIMA_AT))[threadIdx.x], sums[0] + sums[ROWS]);
+}
+
+DEVICE bool are_finite(const float (&out)[HALF / 2]) {
+    float sum = 0; /* of zeros, unless one is not finite */
+#pragma unroll
+    for (int n = 0; n < HALF / 2; n++) sum = fmaf(out[n], 0, sum);
+    return sum == 0;
+}
+
+/* Sums to the part of a split. */
+DEVICE void write_part(const paged_arguments &a, const tile &t, int split, const u8 *memory, int group,
+                       const lane_rows &rows, const float (&out)[HALF / 2]) {
+    const int own = t.first_pair + threadIdx.x, group_heads = (int)a.p.group;
+    if (threadIdx.x < ROWS && own < t.q->pairs)
+        *(float2 *)(a.ends + 2 * part_of(a, *t.q, own / group_heads, own % group_heads, split)) = own_end(memory);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        if (t.first_pair + first + 8 * half >= t.q->pairs) continue;
-        const float sum = sums[first + 8 * half] + sums[ROWS + first + 8 * half];
-        const float max = rows.max[half] * (unit * LOG_2);
-        const bool writer = group == 0 && lane % 4 == 0;
-        const paged_size token = t.q->s.begin + rows.r[half];
+        if (t.first_pair + own_row() + 8 * half >= t.q->pairs) continue;
         const paged_size part = part_of(a, *t.q, rows.r[half], rows.h[half], split);
-        const paged_size to = paged_row_at(&p, &p.out, token, rows.h[half]);
-        float share = p.value.factor;
-        if (!is_part)
-            share *= finish_row(p, token, rows.h[half], t.is_bad, t.is_bad ? NEG_INF : max, t.is_bad ? 0 : sum, writer);
-        else if (writer)
-            *(float2 *)(a.ends + part * 2) = make_float2(rows.max[half] * unit, sum);
+        float *const to = a.parts + part * VALUE_DIM + group * HALF + threadIdx.x % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < HALF / 8; n++) {
-            const int d = group * HALF + n * 8 + lane % 4 * 2;
-            const float x = share == 0 ? 0 : out[4 * n + 2 * half] * share;
-            const float y = share == 0 ? 0 : out[4 * n + 2 * half + 1] * share;
-            good = good && fabsf(x) < INFINITY && fabsf(y) < INFINITY;
-            if (is_part)
-                *(float2 *)(a.parts + part * VALUE_DIM + d) = make_float2(x, y);
-            else if (p.out.dtype == ELEMENT && ((u64)((u16 *)p.out.data + to) & 3) == 0)
-                *(u32 *)((u16 *)p.out.data + to + d) = pack(x, y);
-            else
-                put_out(p, to, d, x), put_out(p, to, d + 1, y);
+        for (int n = 0; n < HALF / 8; n++)
+            *(float2 *)(to + n * 8) = make_float2(out[4 * n + 2 * half], out[4 * n + 2 * half + 1]);
+    }
+}
+
+/* What parts of a row are multiplied by, into shared memory [SPLITS][ROWS]: a thread for each row. `own`: the split
+ * whose ends are in shared memory; below 0: none. */
+DEVICE void make_factors(const paged_arguments &a, const tile &t, int own, u8 *memory) {
+    const paged_problem &p = a.p;
+    const int pair = t.first_pair + threadIdx.x, r = pair / (int)p.group, h = pair % (int)p.group;
+    if (threadIdx.x >= ROWS || pair >= t.q->pairs) return;
+    const int splits = t.is_bad ? 0 : t.q->splits;
+    const float2 *const ends = (const float2 *)a.ends + part_of(a, *t.q, r, h, 0);
+    float2 end[SPLITS];
+    float max = NEG_INF, sum = 0;
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) {
+        end[s] = make_float2(NEG_INF, 0);
+        if (s < splits) end[s] = s == own ? own_end(memory) : __ldcg(ends + s);
+    }
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) max = fmaxf(max, end[s].x);
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) {
+        const float weight = max == NEG_INF ? 0 : power_of_2(end[s].x - max);
+        if (weight != 0) sum = fmaf(weight, end[s].y, sum);
+        end[s].x = weight;
+    }
+    const float share =
+        p.value.factor * finish_row(p, t.q->s.begin + r, h, t.is_bad, splits ? max * LOG_2 : NEG_INF, sum, true);
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) ((float *)(memory + WEIGHTS_AT))[s * ROWS + threadIdx.x] = end[s].x * share;
+}
+
+/* Two neighbouring results, whatever their type. */
+static __device__ __noinline__ void put_pair(const paged_problem &p, paged_size at, float x, float y) {
+    put_out(p, at, 0, x), put_out(p, at, 1, y);
+}
+
+/* Rows of all splits, in order; sums of split `own` are in registers. */
+DEVICE void write_rows(const paged_arguments &a, const tile &t, int own, const u8 *memory, int group,
+                       const lane_rows &rows, const float (&out)[HALF / 2]) {
+    const paged_problem &p = a.p;
+    const int splits = t.is_bad ? 0 : t.q->splits, column = group * HALF + threadIdx.x % 4 * 2;
+    enum { ONCE = HALF % 128 == 0 ? 16 : 8 };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (t.first_pair + own_row() + 8 * half >= t.q->pairs) continue;
+        const paged_size to = paged_row_at(&p, &p.out, t.q->s.begin + rows.r[half], rows.h[half]) + column;
+        const float *const from = a.parts + part_of(a, *t.q, rows.r[half], rows.h[half], 0) * VALUE_DIM + column;
+        const float *const factors = (const float *)(memory + WEIGHTS_AT) + own_row() + 8 * half;
+        const bool is_plain = p.out.dtype == ELEMENT && ((u64)((u16 *)p.out.data + to) & 3) == 0;
+#pragma unroll
+        for (int first = 0; first < HALF / 8; first += ONCE) {
+            float2 sum[ONCE] = {};
+#pragma unroll 1
+            for (int s = 0; s < splits; s++) {
+                const float factor = factors[s * ROWS];
+                float2 x[ONCE];
+#pragma unroll
+                for (int n = 0; n < ONCE; n++) {
+                    const int i = 4 * (first + n) + 2 * half;
+                    x[n] = make_float2(out[i], out[i + 1]);
+                    if (s != own) x[n] = __ldcg((const float2 *)(from + s * VALUE_DIM + (first + n) * 8));
+                }
+                if (factor == 0) continue; /* a part that nobody sees may hold anything */
+#pragma unroll
+                for (int n = 0; n < ONCE; n++)
+                    sum[n].x = fmaf(factor, x[n].x, sum[n].x), sum[n].y = fmaf(factor, x[n].y, sum[n].y);
+            }
+            if (is_plain) {
+#pragma unroll
+                for (int n = 0; n < ONCE; n++)
+                    *(u32 *)((u16 *)p.out.data + to + (first + n) * 8) = pack(sum[n].x, sum[n].y);
+            } else {
+#pragma unroll
+                for (int n = 0; n < ONCE; n++) put_pair(p, to + (first + n) * 8, sum[n].x, sum[n].y);
+            }
         }
     }
-    return good || t.is_bad;
 }
 
 DEVICE void attend_carefully_to(const paged_arguments &a, const tile &t, int split) {
@@ -241,18 +328,45 @@ DEVICE void attend_carefully_to(const paged_arguments &a, const tile &t, int spl
     }
 }
 
-/* ---- A unit --------------------------------------------------------------------------------------------- */
-
-/* Whether `one` holds for any thread of both warpgroups, which meet here. */
-DEVICE bool any_of_both(bool one) {
-    int any;
-    asm volatile("{\n.reg .pred one, any;\nsetp.ne.b32 one, %1, 0;\nbar.red.or.pred any, %2, %3, one;\n"
-                 "selp.b32 %0, 1, 0, any;\n}\n"
-                 : "=r"(any)
-                 : "r"((int)one), "r"((int)BOTH), "r"(THREADS)
-                 : "memory");
-    return any;
+/* A number that no other tile of the call has. */
+DEVICE int number_of(const paged_problem &p, const tile &t) {
+    return (int)((u32)(narrowed(t.q->s.begin) * (int)p.group) / ROWS) + (int)t.q->s.n + t.first_pair / ROWS;
 }
+
+/*
+ * A unit's sums to a part or, once all parts of the tile are there, to the result: the tickets count units that have
+ * come here, and parts that are written. The last unit has its own part in registers, and waits for the others', whose
+ * CTAs are about to write them.
+ */
+DEVICE void finish_unit(const paged_arguments &a, const tile &t, int split, float unit, u8 *memory, int group,
+                        lane_rows &rows, const float (&out)[HALF / 2]) {
+    put_ends(memory, group, unit, rows);
+    const bool is_careful = any_of_both(!are_finite(out)) && !t.is_bad;
+    if (is_careful) attend_carefully_to(a, t, split);
+    int own = is_careful ? -1 : split;
+    if (t.q->splits == 1 || t.is_bad) {
+        if (is_careful || split > 0) return;
+    } else {
+        int *const tickets = a.tickets + 2 * number_of(a.p, t);
+        if (!any_of_both(threadIdx.x == 0 && atomicAdd(tickets, 1) == t.q->splits - 1)) {
+            if (!is_careful) write_part(a, t, split, memory, group, rows, out);
+            __threadfence();
+            named_barrier_sync(BOTH, THREADS);
+            if (threadIdx.x == 0) atomicAdd(tickets + 1, 1);
+            return;
+        }
+        if (threadIdx.x == 0)
+            while (*(volatile int *)(tickets + 1) != t.q->splits - 1) {
+            }
+        __threadfence();
+        named_barrier_sync(BOTH, THREADS);
+    }
+    make_factors(a, t, own, memory);
+    named_barrier_sync(BOTH, THREADS);
+    write_rows(a, t, own, memory, group, rows, out);
+}
+
+/* ---- A unit --------------------------------------------------------------------------------------------- */
 
 /* Scores, weights and sums of a block of this warpgroup. */
 DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float unit, u8 *memory, int group, u32 &parity,
@@ -271,7 +385,7 @@ DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float uni
     make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
 #pragma unroll
     for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
-    hand_over(memory, group, rows, weights, scale);
+    put_weights(memory, rows, weights, scale);
     rescale(out, scale);
     const u64 values = values_of(base, group, group);
     hold(weights);
@@ -279,6 +393,8 @@ DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float uni
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++) wgmma<HALF>::template rs<1>(out, weights + 4 * i, moved(values, i * 2048), 1);
+    wgmma_commit();
+    hand_over(group);
     finish_values(base, group, group, out);
 }
 
@@ -301,10 +417,12 @@ DEVICE void follow_block(u8 *memory, int group, lane_rows &rows, float (&out)[HA
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++)
         wgmma<HALF>::template ss<0, 1>(out, moved(weights, i * 32), moved(values, i * 2048), 1);
+    wgmma_commit();
     finish_values(base, 1 - group, group, out);
 }
 
-DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memory, int group, u32 &parity) {
+DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memory, int group, u32 &parity,
+                   int &kept) {
     const paged_problem &p = a.p;
     const float unit = FOLDED ? (float)p.scale * p.key.factor * LOG2_E : LOG2_E;
     lane_rows rows;
@@ -314,16 +432,42 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
     begin_rows(p, t, rows);
     named_barrier_sync(BOTH, THREADS); /* the unit before is over */
     if (t.blocks > 0) {
-        keep_queries(p, t, shared_address(memory));
-        named_barrier_sync(BOTH, THREADS);
+        const int first = narrowed(t.q->s.begin) * (int)p.group + t.first_pair; /* that of no other tile */
+        if (first != kept) {
+            keep_queries(p, t, shared_address(memory));
+            named_barrier_sync(BOTH, THREADS);
+            kept = first;
+        }
 #pragma unroll 1
         for (int n = group - 1; n < t.blocks; n += 2) {
             if (n >= 0) follow_block(memory, group, rows, out);
             if (n + 1 < t.blocks) attend_block(p, t, n + 1, unit, memory, group, parity, rows, out);
         }
     }
-    const bool good = write_rows(a, t, split, unit, memory, group, rows, out);
-    if (any_of_both(!good)) attend_carefully_to(a, t, split);
+    finish_unit(a, t, split, unit, memory, group, rows, out);
+}
+
+/* What no unit is there for, by the warpgroup that fetches: sequences whose rows see nothing, the status, and rows of
+ * no sequence. */
+DEVICE void finish_others(const paged_arguments &a) {
+    const paged_problem &p = a.p;
+    const clearing by = {blockIdx.x, gridDim.x, threadIdx.x % FETCHERS, FETCHERS};
+#pragma unroll 1
+    for (paged_size n = blockIdx.x; n < paged_count(&p); n += gridDim.x) {
+        const few_sequence q = few_of<ROWS>(p, n);
+        if (q.splits > 0) continue;
+        const bool is_bad = a.flags[n];
+        if (is_bad) clear_rows(p, q.s.begin, q.s.begin + q.s.rows, {0, 1, by.own, by.each});
+#pragma unroll 1
+        for (int pair = by.own / 32; !is_bad && pair < q.pairs; pair += FETCHERS / 32) {
+            const int h = pair % (int)p.group;
+            const paged_size token = q.s.begin + pair / (int)p.group, to = paged_row_at(&p, &p.out, token, h);
+            finish_row(p, token, h, false, NEG_INF, 0, by.own % 32 == 0);
+#pragma unroll 1
+            for (int d = by.own % 32; d < VALUE_DIM; d += 32) put_out(p, to, d, 0);
+        }
+    }
+    clear_rest(a, by, true, a.flags[p.sequences]);
 }
 
 /* The unit at a cursor. */
@@ -364,18 +508,24 @@ extern "C" __global__ void __cluster_dims__(1 + PAIR, 1, 1) __launch_bounds__(TH
 #if OVERLAP
     wait_for_previous();
 #endif
-    if (a.flags[p.sequences]) return;
+    if (a.flags[p.sequences]) {
+        if (group == 2) clear_rest(a, {blockIdx.x, gridDim.x, threadIdx.x % FETCHERS, FETCHERS}, true, true);
+        return;
+    }
     if (group == 2) {
         setmaxnreg_dec<FETCHER_REGS>();
         u32 parity[2] = {0, 0};
         if (!PAGES || threadIdx.x / 32 == WARPS)
 #pragma unroll 1
             for (; c.left > 0; next_unit<ROWS>(p, c)) fetch(l, tile_of(a, c), base, parity);
+        __syncwarp();
+        finish_others(a);
     } else {
         setmaxnreg_inc<OTHER_REGS>();
         u32 parity = 0;
+        int kept = -1; /* the tile whose queries are there */
 #pragma unroll 1
-        for (; c.left > 0; next_unit<ROWS>(p, c)) attend(a, tile_of(a, c), c.split, memory, group, parity);
+        for (; c.left > 0; next_unit<ROWS>(p, c)) attend(a, tile_of(a, c), c.split, memory, group, parity, kept);
     }
     __syncwarp();
     if (PAIR) cluster_sync(); /* the other may still fetch for this one */

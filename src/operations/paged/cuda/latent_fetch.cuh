@@ -25,6 +25,7 @@ enum {
     SUMS_AT = ENDS_AT + ROWS * 8,       /* [2][ROWS] */
     FULL_AT = SUMS_AT + 2 * ROWS * 4,   /* mbarriers [stage][half] */
     EMPTY_AT = FULL_AT + 4 * 8,
+    MAXIMA_AT = EMPTY_AT + 4 * 8, /* of rows, when a unit ends, [ROWS] */
     FETCHERS = 128,
     FETCHER_REGS = 56,
     OTHER_REGS = 224,

@@ -11,4 +11,6 @@ extern "C" __global__ void __launch_bounds__(PAGED_THREADS) look(const __grid_co
     const bool bad = is_last ? are_starts_bad(a.p) : n < paged_count(&a.p) && is_sequence_bad(a.p, n);
     const int any = __syncthreads_or(bad);
     if (threadIdx.x == 0) a.flags[n] = any;
+    for (paged_size i = n * PAGED_THREADS + threadIdx.x; i < a.ticket_count; i += gridDim.x * PAGED_THREADS)
+        a.tickets[i] = 0;
 }

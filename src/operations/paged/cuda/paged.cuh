@@ -34,9 +34,10 @@ typedef struct paged_arguments {
      * sequence. */
     float *ends;
     paged_size rows_most;
-    paged_size joiners; /* CTAs of join.cu for a sequence and a KV head */
     int waits;          /* decode.cu is the first kernel of the call, launched while the one ahead may still run */
     paged_size few;     /* pairs of sequences that attend.cu leaves to others */
+    int *tickets;       /* of latent.cu, so many, which look.cu clears */
+    paged_size ticket_count;
 } paged_arguments;
 
 /* Keys of each split. */

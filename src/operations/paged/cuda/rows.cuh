@@ -32,33 +32,43 @@ DEVICE void put_out(const paged_problem &p, paged_size row, paged_size d, float 
     store_float(p.out.dtype, p.out.data, row + d, value);
 }
 
-/* Rows first to end - 1 by the blocks from `block` of `blocks` on. */
-DEVICE void clear_rows(const paged_problem &p, paged_size first, paged_size end, paged_size block, paged_size blocks) {
+/* Threads that clear rows: thread `own` of `each` in every one of `blocks`, of which this is one. */
+struct clearing {
+    paged_size block, blocks;
+    u32 own, each;
+};
+DEVICE clearing whole_block(paged_size block, paged_size blocks) {
+    return {block, blocks, threadIdx.x, blockDim.x};
+}
+
+/* Rows first to end - 1. */
+DEVICE void clear_rows(const paged_problem &p, paged_size first, paged_size end, const clearing &by) {
     const paged_size count = (end - first) * p.heads;
-    for (paged_size n = block; n < count; n += blocks) {
+    for (paged_size n = by.block; n < count; n += by.blocks) {
         const paged_size token = first + n / p.heads, h = n % p.heads;
         const paged_size row = paged_row_at(&p, &p.out, token, h);
-        for (paged_size d = threadIdx.x; d < p.value_dim; d += blockDim.x) put_out(p, row, d, 0);
-        if (threadIdx.x == 0 && p.lse.data) ((float *)p.lse.data)[paged_row_at(&p, &p.lse, token, h)] = NEG_INF;
+        for (paged_size d = by.own; d < p.value_dim; d += by.each) put_out(p, row, d, 0);
+        if (by.own == 0 && p.lse.data) ((float *)p.lse.data)[paged_row_at(&p, &p.lse, token, h)] = NEG_INF;
     }
 }
 
-/* The word of the status, and rows of no sequence, by PAGED_CLEARING blocks. Without flags no status is wanted. */
-DEVICE void clear_rest(const paged_arguments &a, paged_size block, bool has_flags, bool are_starts_wrong) {
+/* The word of the status, by the first warp of the first block, and rows of no sequence. Without flags no status is
+ * wanted. */
+DEVICE void clear_rest(const paged_arguments &a, const clearing &by, bool has_flags, bool are_starts_wrong) {
     const paged_problem &p = a.p;
     const paged_size count = paged_count(&p);
     paged_size first = 0;
-    if (block == 0 && has_flags && p.status) {
+    if (by.block == 0 && by.own < 32 && has_flags && p.status) {
         bool bad = false;
-        for (paged_size n = threadIdx.x; n <= p.sequences; n += blockDim.x) bad = bad || a.flags[n];
-        const int any = __syncthreads_or(bad);
-        if (threadIdx.x == 0) *p.status = any != 0;
+        for (paged_size n = by.own; n <= p.sequences; n += 32) bad = bad || a.flags[n];
+        const int any = __any_sync(~0u, bad);
+        if (by.own == 0) *p.status = any != 0;
     }
     if (!are_starts_wrong && count > 0) {
         const paged_sequence s = paged_sequence_of(&p, count - 1);
         first = s.begin + s.rows;
     }
-    clear_rows(p, first, p.tokens, block, PAGED_CLEARING);
+    clear_rows(p, first, p.tokens, by);
 }
 
 #endif
