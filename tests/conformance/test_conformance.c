@@ -29,8 +29,8 @@ static const ejk_kernel *const kernels[] = {
 };
 
 /* Seeds at which bounds or kernels once were wrong. */
-static const uint64_t remembered[] = {202409, 203067, 203579, 209231, 550, 619, 626,
-                                      1346,   1707,   34,     218,    239, 135};
+static const uint64_t remembered[] = {202409, 203067, 203579, 209231, 550, 619, 626, 1346,
+                                      1707,   34,     218,    239,    135, 353, 651};
 
 static const struct operation *case_of(const ejk_kernel *kernel) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -60,14 +60,15 @@ DEVICE float factor_of(const rec_problem &p, u32 tile, int row) {
         sum += squares_of(load_piece(piece_at<KEY_SIZE>(tile, row, piece)));
     return factor_of(sum);
 }
-/* The same of a row by two neighbouring threads. */
+/* The same of a row by two neighbouring threads, each of which has half of its pieces. */
 DEVICE float factor_of_pair(const rec_problem &p, u32 tile, int row) {
+    enum { PIECES = KEY_SIZE / 16 };
     const int half = threadIdx.x % 2;
     float sum = 0;
     if (!p.normalise) return 1;
 #pragma unroll
-    for (int n = 0; n < KEY_SIZE / 16; n++) /* others of four rows are in other banks */
-        sum += squares_of(load_piece(piece_at<KEY_SIZE>(tile, row, half * (KEY_SIZE / 16) + (n ^ half * 4))));
+    for (int n = 0; n < PIECES; n++) /* others of four rows are in other banks */
+        sum += squares_of(load_piece(piece_at<KEY_SIZE>(tile, row, half * PIECES + (n ^ half * 4) % PIECES)));
     return factor_of(sum_of_lanes(sum, 2));
 }
 
