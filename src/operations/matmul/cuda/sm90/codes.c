@@ -142,10 +142,13 @@ bool ejki_mm_codes_suit(const mm_product *p) {
            p->depth < INT32_MAX && mm_columns_of_b(p) < INT32_MAX;
 }
 
+/* More rows are faster with values that are rounded to the type of a. */
 static bool takes(const mm_product *p) {
-    if (p->split != MM_EVEN || p->groups != 1 || p->gather.present || p->rows > MOST_ROWS)
+    if (p->split != MM_EVEN || p->groups != 1 || p->gather.present ||
+        (p->rows > MOST_ROWS && !ejki_mm_codes_show_rounding(p)))
         return false;
-    return ejki_mm_codes_suit(p) && (double)column_tiles(p) * MOST_ROWS * MOST_SPLIT <= INT32_MAX;
+    const double rows = (double)ejki_max(p->rows, MOST_ROWS);
+    return ejki_mm_codes_suit(p) && (double)column_tiles(p) * rows * MOST_SPLIT <= INT32_MAX;
 }
 
 ejki_cuda_constants ejki_mm_codes_constants(const mm_product *p) {

@@ -23,6 +23,11 @@ int64_t ejki_mm_codes_lines(const mm_product *p, int64_t rows);
 bool ejki_mm_codes_suit(const mm_product *p);
 bool ejki_mm_codes_can_run(const mm_product *p);
 
+/* Whether results have more bits than the type of a, so that values rounded to that would be seen in them. */
+static inline bool ejki_mm_codes_show_rounding(const mm_product *p) {
+    return p->out.dtype != p->a.dtype && p->out.dtype != EJK_DTYPE_BF16;
+}
+
 /* Those of codes_step.cuh but for LINES, COLUMNS, WINDOW and ROW_PITCH. */
 ejki_cuda_constants ejki_mm_codes_constants(const mm_product *p);
 /* Rows of codes in a box, for tiles of so many columns of b: gates and values have one each. */

@@ -2,7 +2,8 @@
 /*
  * Products with quantised matrices on sm_90: few rows by codes.cu, more by codes_many.cu or tiles.cu, if they take the
  * codes; else values of the matrix, rounded to the type of the rows, are made in the workspace first, and multiplied
- * like others. Any format and both orders. What that costs is little beside many rows.
+ * like others. Any format and both orders. What that costs is little beside many rows. Where results have more bits
+ * than that type only codes.cu will do, which rounds no values.
  */
 #include "kernels/declare.h"
 #include "operations/matmul/cuda/fast.h"
@@ -59,13 +60,19 @@ static void want_values(const mm_product *p, ejki_cuda_kernels *kernels) {
     ejki_cuda_want(kernels, FAST_VALUES, fast_text, "values", &constants);
 }
 
+static const ejki_mm_fast *fast_of(const mm_product *p) {
+    const ejki_mm_fast *fast = ejki_mm_fast_of(p);
+    return fast == &ejki_mm_codes || !ejki_mm_codes_show_rounding(p) ? fast : NULL;
+}
+
 static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     const mm_product *p = &problem->product[0];
     if (problem->count != 1 || !p->quant.present || p->split != MM_EVEN || p->groups != 1 ||
         p->gated)
         return false;
-    if (ejki_mm_codes_many_takes(p) || ejki_mm_fast_of(p)) return ejki_mm_cuda_applicable(problem);
+    if (ejki_mm_codes_many_takes(p) || fast_of(p)) return ejki_mm_cuda_applicable(problem);
+    if (ejki_mm_codes_show_rounding(p)) return false;
     const mm_product own = with_values(p, NULL);
     return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
            ejki_mm_fast_of(&own) && ejki_mm_cuda_applicable(problem);
@@ -84,9 +91,9 @@ static ejk_status prepare(const void *problem_, const int64_t *parameters, int32
         launch->workspace_bytes = (size_t)ejki_mm_codes_many_bytes(p);
         return ejki_cuda_ready_all(launch, &kernels);
     }
-    if (ejki_mm_fast_of(p)) {
+    if (fast_of(p)) {
         ejki_mm_cuda_want(p, 0, &kernels);
-        ejki_mm_fast_of(p)->want(p, 0, &kernels);
+        fast_of(p)->want(p, 0, &kernels);
         return ejki_cuda_ready_all(launch, &kernels);
     }
     ejki_mm_cuda_want(&own, 0, &kernels);
@@ -123,7 +130,7 @@ static ejk_status run(const ejk_run *run) {
     if (ejki_mm_codes_many_takes(p))
         return ejki_mm_codes_can_run(p) ? ejki_mm_codes_many_run(run, MM_CUDA_OWN_SLOTS, ORDER, p)
                                         : ejki_mm_cuda_run(run, 0, p);
-    const ejki_mm_fast *fast = ejki_mm_fast_of(p);
+    const ejki_mm_fast *fast = fast_of(p);
     if (!fast) return run_values(run, p);
     return (fast->can_run(p) ? fast->run : ejki_mm_cuda_run)(run, 0, p);
 }
