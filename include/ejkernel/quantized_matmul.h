@@ -119,7 +119,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_prepack_width(const ejk_prepack_args *args,
  *
  * in float32, groups being cut into blocks of up to 128 values. Rows of bf16 are multiplied as such where the processor
  * does that fast; codes are exact there but for those of nf4, which are rounded to bf16. With many rows on sm_90 values
- * of w are rounded to the type of x, unless out has more bits than that.
+ * of w are rounded to the type of x. Neither happens where out has more bits than x.
  *
  * `activation_bits` of 8, with transpose only, rounds rows of x to whole numbers, block by block: x counts as
  * round(x · 127/m) · m/127, m being the largest magnitude of its block. Then products of whole numbers are exact. Rows

@@ -19,6 +19,7 @@
 #include "kernels/declare.h"
 #include "operations/matmul/shared/product_results.h"
 #include "operations/matmul/shared/product_sums.h"
+#include "operations/matmul/shared/quant_format.h"
 #ifndef TILE_BYTE_DOT
 #include "operations/matmul/shared/product_dense.h"
 #endif
@@ -251,7 +252,8 @@ static bool multiplies(const mm_product *p) {
 #endif
     return bytes && by_groups(p) && !floats && !(wanted & ~ejk_cpu()->features);
 #elif defined(TILE_BF16_DOT)
-    return !bytes && !floats && (!p->quant.present || by_groups(p));
+    const bool rounds = p->quant.mode == MM_NF4 && ejki_quant_shows_rounding(p);
+    return !bytes && !floats && (!p->quant.present || (by_groups(p) && !rounds));
 #else
     (void)bytes;
     (void)floats;

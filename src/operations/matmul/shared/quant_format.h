@@ -34,4 +34,9 @@ ejk_status ejki_quant_invent(const mm_quant *q, mm_size matrices, mm_size rows, 
                              uint64_t seed, void *codes);
 void ejki_quant_bind(const ejki_quant_words *words, mm_quant *q);
 
+/* Whether results have more bits than the type of a, so that values of b rounded to that would be seen in them. */
+static inline bool ejki_quant_shows_rounding(const mm_product *p) {
+    return p->out.dtype != p->a.dtype && p->out.dtype != EJK_DTYPE_BF16;
+}
+
 #endif

@@ -145,7 +145,7 @@ bool ejki_mm_codes_suit(const mm_product *p) {
 /* More rows are faster with values that are rounded to the type of a. */
 static bool takes(const mm_product *p) {
     if (p->split != MM_EVEN || p->groups != 1 || p->gather.present ||
-        (p->rows > MOST_ROWS && !ejki_mm_codes_show_rounding(p)))
+        (p->rows > MOST_ROWS && !ejki_quant_shows_rounding(p)))
         return false;
     const double rows = (double)ejki_max(p->rows, MOST_ROWS);
     return ejki_mm_codes_suit(p) && (double)column_tiles(p) * rows * MOST_SPLIT <= INT32_MAX;

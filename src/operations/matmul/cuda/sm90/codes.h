@@ -5,6 +5,7 @@
 
 #include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/cuda/sm90/codes.cuh"
+#include "operations/matmul/shared/quant_format.h"
 
 enum { CODE_ALIGNMENT = 16 /* bytes, of rows and of matrices */ };
 
@@ -22,11 +23,6 @@ int64_t ejki_mm_codes_lines(const mm_product *p, int64_t rows);
 /* Format, types and strides, at addresses that suit; how rows are dealt out, and gathered, is not looked at. */
 bool ejki_mm_codes_suit(const mm_product *p);
 bool ejki_mm_codes_can_run(const mm_product *p);
-
-/* Whether results have more bits than the type of a, so that values rounded to that would be seen in them. */
-static inline bool ejki_mm_codes_show_rounding(const mm_product *p) {
-    return p->out.dtype != p->a.dtype && p->out.dtype != EJK_DTYPE_BF16;
-}
 
 /* Those of codes_step.cuh but for LINES, COLUMNS, WINDOW and ROW_PITCH. */
 ejki_cuda_constants ejki_mm_codes_constants(const mm_product *p);

@@ -59,7 +59,7 @@ static int64_t pitch_of(const mm_product *p) {
 bool ejki_mm_codes_many_takes(const mm_product *p) {
     const mm_quant *q = &p->quant;
     return p->split == MM_EVEN && p->groups == 1 && !p->gated && !p->gather.present &&
-           !ejki_mm_codes_show_rounding(p) && p->rows >= LEAST_ROWS && p->rows <= MOST_ROWS &&
+           !ejki_quant_shows_rounding(p) && p->rows >= LEAST_ROWS && p->rows <= MOST_ROWS &&
            ejki_mm_codes_suit(p) && q->mode != MM_NF4 && !q->zero_type && !q->has_factor &&
            (q->size % GROUP == 0 || q->size >= p->depth);
 }

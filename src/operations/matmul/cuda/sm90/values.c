@@ -3,7 +3,7 @@
  * Products with quantised matrices on sm_90: few rows by codes.cu, more by codes_many.cu or tiles.cu, if they take the
  * codes; else values of the matrix, rounded to the type of the rows, are made in the workspace first, and multiplied
  * like others. Any format and both orders. What that costs is little beside many rows. Where results have more bits
- * than that type only codes.cu will do, which rounds no values.
+ * than that type only codes.cu will do, which rounds no values but those of nf4.
  */
 #include "kernels/declare.h"
 #include "operations/matmul/cuda/fast.h"
@@ -62,7 +62,8 @@ static void want_values(const mm_product *p, ejki_cuda_kernels *kernels) {
 
 static const ejki_mm_fast *fast_of(const mm_product *p) {
     const ejki_mm_fast *fast = ejki_mm_fast_of(p);
-    return fast == &ejki_mm_codes || !ejki_mm_codes_show_rounding(p) ? fast : NULL;
+    const bool is_exact = fast == &ejki_mm_codes && p->quant.mode != MM_NF4;
+    return is_exact || !ejki_quant_shows_rounding(p) ? fast : NULL;
 }
 
 static bool applicable(const void *problem_) {
@@ -72,7 +73,7 @@ static bool applicable(const void *problem_) {
         p->gated)
         return false;
     if (ejki_mm_codes_many_takes(p) || fast_of(p)) return ejki_mm_cuda_applicable(problem);
-    if (ejki_mm_codes_show_rounding(p)) return false;
+    if (ejki_quant_shows_rounding(p)) return false;
     const mm_product own = with_values(p, NULL);
     return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
            ejki_mm_fast_of(&own) && ejki_mm_cuda_applicable(problem);
