@@ -145,9 +145,20 @@ EJK_API EJK_NODISCARD ejk_status ejk_prepack_width(const ejk_prepack_args *args,
 EJK_RECORD_STRUCT(ejk_quantized_matmul_args, EJK_QUANTIZED_MATMUL_ARGS);
 extern EJK_API const ejk_record ejk_quantized_matmul_args_record;
 
-/** Gradient of x, of a call without activation. */
+/**
+ * Gradients of a call without activation. With dW = xᵀ · d_out in the layout of w, and sums over a group's values:
+ *
+ *     d_scales = Σ dW · (code − zero)        (table[code] with nf4)
+ *     d_zeros  = Σ dW · −scale
+ *
+ * d_scales and d_zeros are computed where they are given, in float32 (float64 by the reference), and may be of any
+ * floating type. Scales and zeros have to be numbers of float32, bfloat16 or float16: with the modes mx and nv scales
+ * are codes, and zeros may be whole numbers, of which there are no gradients. What prepack made has none, either. The
+ * matrix dW is never in memory, but for a part of it.
+ */
 #define EJK_QUANTIZED_MATMUL_VJP_ARGS(F, R)                                                        \
-    F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float", "rows: only shape and type count")               \
+    F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float",                                                  \
+      "rows: only shape and type count, but for d_scales and d_zeros")                             \
     F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes",                                                  \
       "codes: K rows, with transpose N; or what prepack made, without scales")                     \
     F(TENSOR, scales, EJK_OPTIONAL, "those of prepack", "[R,S] scales", "a scale for each group")  \
@@ -157,7 +168,9 @@ extern EJK_API const ejk_record ejk_quantized_matmul_args_record;
     EJK_QUANTIZATION(F)                                                                            \
     EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
     F(TENSOR, d_out, EJK_REQUIRED, "", "[M,N] x", "cotangent of out")                              \
-    F(TENSOR, d_x, EJK_REQUIRED_OUTPUT, "", "[M,K] x", "gradient of x")
+    F(TENSOR, d_x, EJK_REQUIRED_OUTPUT, "", "[M,K] x", "gradient of x")                            \
+    F(TENSOR, d_scales, EJK_OUTPUT, "not wanted", "[R,S] float", "gradient of scales")             \
+    F(TENSOR, d_zeros, EJK_OUTPUT, "not wanted", "[R,S] float", "gradient of zeros")
 
 EJK_RECORD_STRUCT(ejk_quantized_matmul_vjp_args, EJK_QUANTIZED_MATMUL_VJP_ARGS);
 extern EJK_API const ejk_record ejk_quantized_matmul_vjp_args_record;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantize, dequantize, prepack, quantized_matmul and its gradient. Codes and values are made here in another way. */
+/* quantize, dequantize, prepack, quantized_matmul and its gradients. Codes and values are made here in another way. */
 #include "conformance/cases.h"
 #include "conformance/product.h"
 
@@ -20,7 +20,7 @@ struct quant {
     bool rounds;
     ejk_tensor w, scales, zeros, factor, values;
     int64_t m, k, n;
-    double *x, *weights, *bias, *residual;
+    double *x, *weights, *bias, *residual, *rows; /* rows: x of gradients, whose x is d_out */
 };
 
 /* ---- Formats ----------------------------------------------------------------------------------------- */
@@ -451,6 +451,15 @@ static bool generate(struct call *c) {
     return true;
 }
 
+/* A gradient of scales or zeros that are numbers, now and then. */
+static ejk_tensor gradient_of(struct call *c, const ejk_tensor *of) {
+    const ejk_dtype own = of->dtype;
+    const bool is_number = own == EJK_DTYPE_F32 || own == EJK_DTYPE_BF16 || own == EJK_DTYPE_F16;
+    if (!is_number || random_chance(&c->random, 0.4)) return (ejk_tensor){0};
+    return CALL_TENSOR(c, random_chance(&c->random, 0.5) ? own : product_type(c), of->shape[0],
+                       of->shape[1]);
+}
+
 static bool generate_vjp(struct call *c) {
     ejk_quantized_matmul_vjp_args *args = c->args;
     args->transpose = random_chance(&c->random, 0.6);
@@ -462,6 +471,8 @@ static bool generate_vjp(struct call *c) {
     product_fill(c, &args->x, false);
     product_fill(c, &args->d_out, false);
     args->d_x = CALL_TENSOR(c, c->dtype, p->m, p->k);
+    args->d_scales = gradient_of(c, &args->scales);
+    args->d_zeros = gradient_of(c, &args->zeros);
     return true;
 }
 
@@ -506,6 +517,30 @@ static void exact(struct call *c) {
     products(c, EXACT);
 }
 
+/* Of the scale (or the zero) of each group: what the matrix would have as its gradient, times derivatives. */
+static void over_groups(struct call *c, int order, const char *name, bool by_zero) {
+    const ejk_quantized_matmul_vjp_args *args = c->args;
+    struct quant *p = c->own;
+    const struct format *f = &p->f;
+    double *out = call_result(c, name, order, ELEMENT);
+    double *spread = order == EXACT ? call_result(c, name, SPREAD, ELEMENT) : NULL;
+    if (!out) return;
+    if (!p->rows) p->rows = tensor_values(c, &args->x);
+    for (int64_t at = 0; at < f->rows * f->columns; at++) {
+        const int64_t row = at / f->columns, i = at % f->columns;
+        const int64_t k = args->transpose ? i : row, n = args->transpose ? row : i;
+        const int64_t group = row * f->groups + i / f->size;
+        double size = 0, zero = 1 << (f->bits - 1);
+        if (f->zero_type) zero = tensor_get(&p->zeros, group);
+        double by = number_of(f, code_at(p, row, i), zero);
+        if (by_zero) by = -tensor_get(&p->scales, group);
+        long double sum = product_sum(c, order, p->m, p->rows + k, p->k, p->x + n, p->n, &size);
+        sum = product_round(c, order, sum * (long double)by);
+        out[group] = (double)product_round(c, order, (long double)out[group] + sum);
+        if (spread) spread[group] += size * fabs(by);
+    }
+}
+
 static void gradients(struct call *c, int order) {
     const ejk_quantized_matmul_vjp_args *args = c->args;
     struct quant *p = c->own;
@@ -515,6 +550,8 @@ static void gradients(struct call *c, int order) {
     for (int64_t at = 0; at < p->m * p->k; at++)
         d_x[at] = (double)product_sum(c, order, p->n, p->x + at / p->k * p->n, 1,
                                       p->weights + at % p->k * p->n, 1, NULL);
+    over_groups(c, order, "d_scales", false);
+    over_groups(c, order, "d_zeros", true);
 }
 
 static void exact_vjp(struct call *c) {
@@ -532,10 +569,32 @@ const struct operation quantized_matmul_case = {.op = "quantized_matmul",
                                                 .generate = generate,
                                                 .exact = exact,
                                                 .naive = products};
+#define GOOD                                                                                       \
+    "transpose=true x=[3,64] w=uint8[5,32] scales=[5,4] zeros=[5,4] group_size=16 d_out=[3,5] "    \
+    "d_x=[3,64] d_scales=[5,4] d_zeros=[5,4]"
+static const struct refused refused[] = {
+    {EJK_STATUS_OK, "", "zeros=uint8[5,4] d_zeros="},
+    {EJK_STATUS_INVALID_SHAPE, "d_scales", "d_scales=[5,3]"},
+    {EJK_STATUS_INVALID_SHAPE, "d_zeros", "d_zeros=[4,4]"},
+    {EJK_STATUS_INVALID_DTYPE, "d_scales: int8 given", "d_scales=int8[5,4]"},
+    {EJK_STATUS_INVALID_ARGUMENT, "d_zeros is given without zeros", "zeros="},
+    {EJK_STATUS_INVALID_ARGUMENT, "d_zeros is given, but zeros of uint8", "zeros=uint8[5,4]"},
+    {EJK_STATUS_INVALID_ARGUMENT, "d_scales is given, but scales of float8_e8m0fnu",
+     "mode=mxfp4 scales=float8_e8m0fnu[5,4] zeros= d_zeros="},
+    {EJK_STATUS_INVALID_ARGUMENT, "d_scales is given, but scales of float8_e4m3fn",
+     "mode=nvfp4 scales=float8_e4m3fn[5,4] zeros= d_zeros="},
+    {EJK_STATUS_INVALID_ARGUMENT, "d_scales is given without scales",
+     "w=uint8[5,400] scales= zeros= d_zeros="},
+    {.changes = NULL}};
+REFUSED_CALL(ejk_quantized_matmul_vjp)
+
 /* Gradients have no rounded rows. */
 const struct operation quantized_matmul_vjp_case = {.op = "quantized_matmul_vjp",
                                                     .never = "/bytes",
                                                     .cases = 50,
                                                     .generate = generate_vjp,
                                                     .exact = exact_vjp,
-                                                    .naive = gradients};
+                                                    .naive = gradients,
+                                                    .call = ejk_quantized_matmul_vjp_call,
+                                                    .good = GOOD,
+                                                    .refused = refused};

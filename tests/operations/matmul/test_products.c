@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul and grouped_matmul: what was wrong elsewhere, bits of a row among others, the sentences of bad calls. */
+/*
+ * matmul, grouped_matmul and gradients of quantized_matmul: what was wrong elsewhere, bits of a row among others, the
+ * sentences of bad calls.
+ */
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
@@ -38,6 +41,64 @@ static double wanted(int row, int group, int column) {
     for (int k = 0; k < DEPTH; k++)
         sum += (double)lhs[row * DEPTH + k] * (double)rhs[(group * DEPTH + k) * COLUMNS + column];
     return sum;
+}
+
+/* ---- Quantised matrices ------------------------------------------------------------------------------ */
+
+enum { LINES = 5, CODES = 40, SIZE = 16, SHARED = 3, M = 3 };
+
+/* Σ d_out · out of small whole numbers, which is exact. */
+static double loss(const ejk_quantized_matmul_vjp_args *of, const float *d_out) {
+    ejk_quantized_matmul_args args = {.x = of->x,
+                                      .w = of->w,
+                                      .scales = of->scales,
+                                      .zeros = of->zeros,
+                                      .transpose = of->transpose,
+                                      .group_size = of->group_size,
+                                      .out = of->d_out};
+    double sum = 0;
+    args.out.data = out;
+    EXPECT_OK(ejk_quantized_matmul(context, &args));
+    for (int64_t i = 0; i < ejk_tensor_count(&args.out); i++)
+        sum += (double)out[i] * (double)d_out[i];
+    return sum;
+}
+
+/* Values are linear in either, so that a step of 1 is a derivative. */
+static void gradients_of_scales_and_zeros_are_differences(void **state) {
+    (void)state;
+    static uint8_t w[LINES * CODES / 2];
+    static float x[M * CODES], d_out[M * CODES], scale[LINES * SHARED], zero[LINES * SHARED],
+        d_x[M * CODES], d_scale[LINES * SHARED], d_zero[LINES * SHARED];
+    for (int i = 0; i < M * CODES; i++)
+        x[i] = (float)(i * 7 % 11 - 5), d_out[i] = (float)(i * 5 % 7 - 3);
+    for (int i = 0; i < LINES * CODES / 2; i++) w[i] = (uint8_t)(i * 37);
+    for (int i = 0; i < LINES * SHARED; i++)
+        scale[i] = (float)(i % 4 + 1), zero[i] = (float)(i * 3 % 16);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        const int k = transposed ? CODES : LINES, n = transposed ? LINES : CODES;
+        ejk_quantized_matmul_vjp_args args = {
+            .x = ejk_tensor_2d(x, EJK_DTYPE_F32, M, k),
+            .w = ejk_tensor_2d(w, EJK_DTYPE_U8, LINES, CODES / 2),
+            .scales = ejk_tensor_2d(scale, EJK_DTYPE_F32, LINES, SHARED),
+            .zeros = ejk_tensor_2d(zero, EJK_DTYPE_F32, LINES, SHARED),
+            .transpose = transposed != 0,
+            .group_size = ejk_int(SIZE),
+            .d_out = ejk_tensor_2d(d_out, EJK_DTYPE_F32, M, n),
+            .d_x = ejk_tensor_2d(d_x, EJK_DTYPE_F32, M, k),
+            .d_scales = ejk_tensor_2d(d_scale, EJK_DTYPE_F32, LINES, SHARED),
+            .d_zeros = ejk_tensor_2d(d_zero, EJK_DTYPE_F32, LINES, SHARED)};
+        EXPECT_OK(ejk_quantized_matmul_vjp(context, &args));
+        const double start = loss(&args, d_out);
+        for (int i = 0; i < LINES * SHARED; i++) {
+            scale[i] += 1;
+            EXPECT_NEAR((double)d_scale[i], loss(&args, d_out) - start, 0);
+            scale[i] -= 1;
+            zero[i] += 1;
+            EXPECT_NEAR((double)d_zero[i], loss(&args, d_out) - start, 0);
+            zero[i] -= 1;
+        }
+    }
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------ */
@@ -231,6 +292,7 @@ int main(void) {
         cmocka_unit_test(sizes_that_do_not_fit_are_errors),
         cmocka_unit_test(rows_out_of_range_are_errors),
         cmocka_unit_test(matrices_have_to_fit),
+        cmocka_unit_test(gradients_of_scales_and_zeros_are_differences),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

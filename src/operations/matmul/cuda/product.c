@@ -95,7 +95,7 @@ static bool can_take(const mm_product *p) {
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         if (!is_float(views[i])) return false;
     if (!p->quant.present && !is_float(&p->b)) return false;
-    if (p->quant.packed || p->quant.rounds) return false;
+    if (p->quant.packed || p->quant.rounds || p->fold_by) return false;
     if (p->weight_type == EJK_DTYPE_F64 || (p->gather.present && p->split == MM_DEPTH))
         return false;
     if (p->quant.present &&
@@ -236,4 +236,4 @@ static ejk_status run(const ejk_run *run) {
 }
 
 EJKI_DECLARE(matmul_cuda, .version = 1, .applicable = applicable, .prepare = prepare, .run = run,
-             .needs = "no float64")
+             .needs = "no float64, packed codes, rounded rows or gradients of scales and zeros")

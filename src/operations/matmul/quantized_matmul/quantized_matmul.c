@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with quantised matrices, and the gradient of their rows. */
+/*
+ * Products with quantised matrices, and their gradients, each a product itself: d_x of d_out with the matrix; d_scales
+ * and d_zeros of rows, transposed, with d_out, folded by derivatives of values (mm_product).
+ */
 #include <ejkernel/quantized_matmul.h>
 
 #include "base/base.h"
 #include "operations/matmul/shared/product_call.h"
 #include "operations/matmul/shared/quant_format.h"
+
+#include <string.h>
 
 #define SYMBOLS "M,K,N,R=K,W=N/8,S=N/64"
 
@@ -80,6 +85,37 @@ static ejk_status inputs(void *args_, const ejk_axes *axes, const ejk_inputs *ho
     return ejki_quant_invent(&p->quant, 1, p->columns, p->depth, how->seed, args->w.data);
 }
 
+/* What the matrix would have as its gradient, a column for each row of codes, times derivatives, summed over groups. */
+static mm_product of_codes(const ejk_quantized_matmul_vjp_args *args, const mm_quant *quant, int by,
+                           const ejk_tensor *gradient) {
+    const bool along = args->transpose;
+    const mm_size k = args->x.shape[1], n = args->d_out.shape[1];
+    mm_product p = ejki_mm_product(along ? k : n, args->x.shape[0], along ? n : k);
+    p.a = ejki_mm_transposed(along ? &args->x : &args->d_out);
+    p.b = ejki_mm_matrix(along ? &args->d_out : &args->x);
+    p.out = ejki_mm_transposed(gradient);
+    p.fold = (mm_view){.dtype = EJK_DTYPE_F32, .present = 1, .ones = 1};
+    p.fold_by = (unsigned char)by;
+    p.quant = *quant;
+    p.quant.present = 0;
+    p.block = quant->size;
+    p.out_rows = gradient->shape[1];
+    return p;
+}
+
+static ejk_status check_gradient(const char *name, const ejk_tensor *gradient,
+                                 const ejk_tensor *of) {
+    if (!ejk_tensor_present(gradient)) return EJK_OK;
+    if (!ejk_tensor_present(of))
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "d_%s is given without %s", name, name);
+    if (of->dtype == EJK_DTYPE_F32 || of->dtype == EJK_DTYPE_BF16 || of->dtype == EJK_DTYPE_F16)
+        return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "d_%s is given, but %s of %s have no gradient, expected float32, bfloat16 or "
+                     "float16",
+                     name, name, ejk_dtype_name(of->dtype));
+}
+
 static ejk_status prepare_vjp(const void *args_, const ejk_axes *axes, void *problem_) {
     (void)axes;
     const ejk_quantized_matmul_vjp_args *args = args_;
@@ -89,19 +125,45 @@ static ejk_status prepare_vjp(const void *args_, const ejk_axes *axes, void *pro
     EJKI_TRY(check_packed(&args->scales, args->transpose));
     EJKI_TRY(with_codes(EJKI_QUANT_WORDS(args), !args->transpose, args->transpose ? n : k,
                         args->transpose ? k : n, &p));
+    EJKI_TRY(check_gradient("scales", &args->d_scales, &args->scales));
+    EJKI_TRY(check_gradient("zeros", &args->d_zeros, &args->zeros));
     p.a = ejki_mm_matrix(&args->d_out);
     p.out = ejki_mm_matrix(&args->d_x);
     problem->count = 1;
     problem->product[0] = p;
+    if (ejk_tensor_present(&args->d_scales))
+        problem->product[problem->count++] = of_codes(args, &p.quant, MM_BY_SCALE, &args->d_scales);
+    if (ejk_tensor_present(&args->d_zeros))
+        problem->product[problem->count++] = of_codes(args, &p.quant, MM_BY_ZERO, &args->d_zeros);
     return EJK_OK;
 }
 
 static void bind_vjp(const void *args_, void *problem_) {
     const ejk_quantized_matmul_vjp_args *args = args_;
-    mm_product *p = &((mm_problem *)problem_)->product[0];
-    p->a.data = args->d_out.data;
-    p->out.data = args->d_x.data;
-    ejki_quant_bind(EJKI_QUANT_WORDS(args), &p->quant);
+    mm_problem *problem = problem_;
+    for (int i = 0; i < problem->count; i++) {
+        mm_product *p = &problem->product[i];
+        const bool rows_first = p->fold_by && args->transpose;
+        p->a.data = rows_first ? args->x.data : args->d_out.data;
+        if (p->fold_by) p->b.data = rows_first ? args->d_out.data : args->x.data;
+        p->out.data = p->fold_by == MM_BY_SCALE  ? args->d_scales.data
+                      : p->fold_by == MM_BY_ZERO ? args->d_zeros.data
+                                                 : args->d_x.data;
+        ejki_quant_bind(EJKI_QUANT_WORDS(args), &p->quant);
+    }
+}
+
+/* Gradients of scales and zeros have the type of these, if nobody says another. */
+static bool result_vjp(const void *args_, const char *name, ejk_tensor *view) {
+    const ejk_quantized_matmul_vjp_args *args = args_;
+    const ejk_tensor *of = strcmp(name, "d_scales") == 0  ? &args->scales
+                           : strcmp(name, "d_zeros") == 0 ? &args->zeros
+                                                          : NULL;
+    if (!of || !ejk_tensor_present(of)) return false;
+    view->dtype = of->dtype;
+    view->rank = of->rank;
+    memcpy(view->shape, of->shape, sizeof view->shape);
+    return true;
 }
 
 static bool result(const void *args_, const char *name, ejk_tensor *view) {
@@ -140,7 +202,7 @@ const ejk_kernel ejk_quantized_matmul_kernel = {
 const ejk_kernel ejk_quantized_matmul_vjp_kernel = {
     .op_id = "quantized_matmul_vjp",
     .version = "0",
-    .doc = "gradient of the rows of quantized_matmul",
+    .doc = "gradients of quantized_matmul",
     .args = &ejk_quantized_matmul_vjp_args_record,
     .config = &ejk_quantized_matmul_config_record,
     .config_field = "cfg",
@@ -149,6 +211,7 @@ const ejk_kernel ejk_quantized_matmul_vjp_kernel = {
     .bind = bind_vjp,
     .cost = ejki_mm_cost,
     .validate = validate,
+    .result = result_vjp,
     .forward = &ejk_quantized_matmul_kernel,
     .algorithm = "quantized_matmul",
 };

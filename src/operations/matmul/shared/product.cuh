@@ -55,6 +55,7 @@ typedef struct mm_quant {
 } mm_quant;
 
 enum { MM_EVEN, MM_ROWS, MM_DEPTH };
+enum { MM_BY_ELEMENT, MM_BY_SCALE, MM_BY_ZERO };
 enum { MM_PRODUCTS = 5 };
 
 /* Activations: name, number, whether it takes a gate and a value. */
@@ -86,7 +87,9 @@ typedef struct mm_product {
     /* Factors of b, a row for each `block` of its rows, or if flipped of its columns; MM_DEPTH: of results. */
     mm_view scale;
     mm_size block;
-    mm_view fold; /* MM_DEPTH: results count times these, and those of `block` rows become one row of `out_rows` */
+    mm_view fold; /* results count times these, and those of `block` rows become one row of `out_rows`; no MM_ROWS */
+    /* Not by elements: result (i, j) counts times the derivative of value i of row j of `quant`, by scale or zero. */
+    unsigned char fold_by;
     mm_quant quant; /* in place of b, if present: its rows are those of b, or its columns with b.flipped */
     mm_list sizes, offset;
     mm_list gather;  /* MM_ROWS: row i of a is row gather[i]; MM_DEPTH: element i of its depth */
@@ -177,7 +180,7 @@ MM void mm_take(const mm_product *p, mm_size group, mm_segment *s) {
 
 /* True of a sum over no rows, which is 0: nobody reads its factors. */
 MM int mm_is_empty(const mm_product *p, const mm_segment *s) {
-    return p->split == MM_DEPTH && s->depth == 0;
+    return (p->split == MM_DEPTH || p->fold.present) && s->depth == 0;
 }
 
 /* Where element `step` of the depth of a and of b lies. */

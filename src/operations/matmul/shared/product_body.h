@@ -111,6 +111,19 @@ static product_memory memory_of(const mm_problem *problem, int64_t workers) {
 
 /* ---- Results ---------------------------------------------------------------------------------------- */
 
+/* n results of a row from column j on. */
+static void put_results(const mm_view *out, mm_size row, mm_size j, vf v, mm_size n) {
+    const ejk_dtype dtype = dtype_of(out);
+    float lane[VL];
+    if (out->column == 1) {
+        v_narrow_some(dtype, element_at(dtype, out->data, row + j), v, n);
+        return;
+    }
+    v_store(lane, v);
+    for (mm_size i = 0; i < n; i++)
+        element_store(dtype, out->data, row + (j + i) * out->column, lane[i]);
+}
+
 /* What was added up in columns first to end - 1 becomes out. */
 static void finish_scattered(const mm_product *p, const float *scattered, mm_size first,
                              mm_size end) {
@@ -119,11 +132,8 @@ static void finish_scattered(const mm_product *p, const float *scattered, mm_siz
             const mm_size n = ejki_min(end - j, VL);
             vf v = v_load_first(scattered + i * p->columns + j, n);
             if (p->add.present) v = v_add(v, view_load(&p->add, i * p->add.row + j, n));
-            v_narrow_some(
-                dtype_of(&p->out),
-                element_at(dtype_of(&p->out), p->out.data,
-                           i / p->out_rows * p->out.group + i % p->out_rows * p->out.row + j),
-                v, n);
+            put_results(&p->out, i / p->out_rows * p->out.group + i % p->out_rows * p->out.row, j,
+                        v, n);
         }
 }
 

@@ -113,13 +113,15 @@ void ejki_mm_cost(const void *problem_, const void *args, ejk_cost *cost) {
                          (p->split == MM_ROWS ? (double)ejki_min(p->held, p->rows)
                           : p->b.group        ? groups
                                               : 1);
-        const double out = (double)(p->scatter.present ? p->out_rows : p->rows) * groups *
-                           (double)p->columns * (p->split == MM_DEPTH ? (double)p->held : 1);
+        const bool adds_up = p->scatter.present || p->fold.present;
+        const double out = (double)(adds_up ? p->out_rows : p->rows) * groups * (double)p->columns *
+                           (p->split == MM_DEPTH ? (double)p->held : 1);
         const double bits = p->quant.bits + 16.0 / (double)ejki_max(p->quant.size, 1);
         if (!p->has_out) continue;
         cost->flops += 2 * rows * (double)p->depth * columns;
         cost->bytes += bytes_of(&p->a, rows * (double)p->depth) +
                        (p->quant.present ? b * bits / 8 : bytes_of(&p->b, b)) +
-                       bytes_of(&p->out, out) + bytes_of(&p->add, out);
+                       bytes_of(&p->out, out) + bytes_of(&p->add, out) +
+                       (p->fold_by ? rows * columns * bits / 8 : 0);
     }
 }

@@ -139,6 +139,13 @@ static void scattered(const mm_product *p, double *sums) {
     }
 }
 
+/* What result (i, j) of a block of rows counts times. */
+static double fold_of(const mm_product *p, const mm_segment *s, mm_size block, mm_size i,
+                      mm_size j) {
+    if (p->fold_by) return (double)ejki_quant_slope(&p->quant, p->fold_by, j, block, i);
+    return load(&p->fold, s->held * p->fold.group + i * p->fold.row + j * p->fold.column);
+}
+
 /* Results times other elements, summed over the rows of a block. */
 static void folded(const mm_product *p, const mm_segment *s) {
     for (mm_size q = 0; q < p->out_rows; q++)
@@ -146,10 +153,9 @@ static void folded(const mm_product *p, const mm_segment *s) {
             double sum = 0;
             const mm_size end = mm_is_empty(p, s) ? 0 : mm_least(p->rows, (q + 1) * p->block);
             for (mm_size i = q * p->block; i < end; i++)
-                sum +=
-                    element(p, s, i, j) *
-                    load(&p->fold, s->held * p->fold.group + i * p->fold.row + j * p->fold.column);
-            ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data, s->out + q * p->out.row + j, sum);
+                sum += element(p, s, i, j) * fold_of(p, s, q, i, j);
+            ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data,
+                           s->out + q * p->out.row + j * p->out.column, sum);
         }
 }
 

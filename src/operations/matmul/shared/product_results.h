@@ -5,6 +5,7 @@
 
 #include "operations/matmul/shared/product_block.h"
 #include "operations/matmul/shared/product_finish.h"
+#include "operations/matmul/shared/quant.h"
 
 /* True if rows of results are added up, in memory that workers share: by columns only. */
 static bool adds_up(const mm_product *p) {
@@ -46,7 +47,17 @@ static vf times(const mm_view *v, mm_size at, mm_size step, vf value, mm_size n)
     return v_load(lane);
 }
 
-/* Factors of MM_DEPTH. */
+/* The same with derivatives of values by scales or zeros. */
+static vf times_slopes(const mm_product *p, mm_size row, mm_size column, vf value, mm_size n) {
+    const mm_size group = row / p->block;
+    float lane[VL];
+    v_store(lane, value);
+    for (mm_size i = 0; i < n; i++)
+        lane[i] *= ejki_quant_slope(&p->quant, p->fold_by, column + i, group, row);
+    return v_load(lane);
+}
+
+/* Factors of MM_DEPTH, and of results that are folded. */
 static vf with_factors(const product_block *k, vf v, mm_size row, mm_size column, mm_size n) {
     const mm_product *p = k->p;
     const mm_view *fold = &p->fold;
@@ -59,6 +70,7 @@ static vf with_factors(const product_block *k, vf v, mm_size row, mm_size column
         v = v_load(lane);
     }
     if (!fold->present) return v;
+    if (p->fold_by) return times_slopes(p, row, column, v, n);
     return times(fold, k->s->held * fold->group + row * fold->row + column * fold->column,
                  fold->column, v, n);
 }
@@ -84,7 +96,8 @@ static void finish_row(const product_block *k, mm_size i, mm_size first, mm_size
     for (mm_size j = first; j < end; j += VL) {
         const mm_size n = ejki_min(end - j, VL), column = k->column + j;
         vf v = s->idle ? v_zero() : result_of(k, k->sums + i * TILE_COLUMNS, j, n);
-        if (p->split == MM_DEPTH && !mm_is_empty(p, s)) v = with_factors(k, v, row, column, n);
+        if ((p->split == MM_DEPTH || p->fold.present) && !mm_is_empty(p, s))
+            v = with_factors(k, v, row, column, n);
         if (sums) {
             v = v_fma(v, v_set1(weight), v_load_first(sums + j, n));
             v_store_first(sums + j, v, n);

@@ -127,4 +127,16 @@ static inline float ejki_quant_value(const mm_quant *q, const ejki_quant_group *
     return value * g->factor;
 }
 
+/* The derivative of value `index` of a row by the scale or the zero of its group, without a factor of all. */
+static inline float ejki_quant_slope(const mm_quant *q, int by, mm_size row, mm_size group,
+                                     mm_size index) {
+    float zero = (float)(1 << (q->bits - 1));
+    if (by == MM_BY_ZERO)
+        return -ejki_quant_scale(q->scale_type, q->scales, row * q->scale_row + group);
+    if (q->zero_type != EJK_DTYPE_UNSET)
+        zero = (float)ejki_load_f64((ejk_dtype)q->zero_type, q->zeros, row * q->zero_row + group);
+    return ejki_quant_number(q->mode, ejki_quant_code(ejki_quant_row(q, 0, row), q->bits, index),
+                             zero);
+}
+
 #endif
