@@ -111,6 +111,14 @@ static product_memory memory_of(const mm_problem *problem, int64_t workers) {
 
 /* ---- Results ---------------------------------------------------------------------------------------- */
 
+/* Sums of a group of n rows of codes from j on, times -scale. */
+static vf by_scales(const mm_quant *q, mm_size group, mm_size j, vf v, mm_size n) {
+    float lane[VL];
+    v_store(lane, v);
+    for (mm_size i = 0; i < n; i++) lane[i] *= ejki_quant_slope(q, MM_BY_ZERO, j + i, group, 0);
+    return v_load(lane);
+}
+
 /* n results of a row from column j on. */
 static void put_results(const mm_view *out, mm_size row, mm_size j, vf v, mm_size n) {
     const ejk_dtype dtype = dtype_of(out);
@@ -132,6 +140,7 @@ static void finish_scattered(const mm_product *p, const float *scattered, mm_siz
             const mm_size n = ejki_min(end - j, VL);
             vf v = v_load_first(scattered + i * p->columns + j, n);
             if (p->add.present) v = v_add(v, view_load(&p->add, i * p->add.row + j, n));
+            if (p->fold_by == MM_BY_ZERO && p->depth > 0) v = by_scales(&p->quant, i, j, v, n);
             put_results(&p->out, i / p->out_rows * p->out.group + i % p->out_rows * p->out.row, j,
                         v, n);
         }

@@ -3,6 +3,7 @@
 #ifndef EJKI_PRODUCT_RESULTS_H
 #define EJKI_PRODUCT_RESULTS_H
 
+#include "kernels/simd/vec_words.h"
 #include "operations/matmul/shared/product_block.h"
 #include "operations/matmul/shared/product_finish.h"
 #include "operations/matmul/shared/quant.h"
@@ -47,17 +48,7 @@ static vf times(const mm_view *v, mm_size at, mm_size step, vf value, mm_size n)
     return v_load(lane);
 }
 
-/* The same with derivatives of values by scales or zeros. */
-static vf times_slopes(const mm_product *p, mm_size row, mm_size column, vf value, mm_size n) {
-    const mm_size group = row / p->block;
-    float lane[VL];
-    v_store(lane, value);
-    for (mm_size i = 0; i < n; i++)
-        lane[i] *= ejki_quant_slope(&p->quant, p->fold_by, column + i, group, row);
-    return v_load(lane);
-}
-
-/* Factors of MM_DEPTH, and of results that are folded. */
+/* Factors of MM_DEPTH. */
 static vf with_factors(const product_block *k, vf v, mm_size row, mm_size column, mm_size n) {
     const mm_product *p = k->p;
     const mm_view *fold = &p->fold;
@@ -70,7 +61,6 @@ static vf with_factors(const product_block *k, vf v, mm_size row, mm_size column
         v = v_load(lane);
     }
     if (!fold->present) return v;
-    if (p->fold_by) return times_slopes(p, row, column, v, n);
     return times(fold, k->s->held * fold->group + row * fold->row + column * fold->column,
                  fold->column, v, n);
 }
@@ -96,8 +86,7 @@ static void finish_row(const product_block *k, mm_size i, mm_size first, mm_size
     for (mm_size j = first; j < end; j += VL) {
         const mm_size n = ejki_min(end - j, VL), column = k->column + j;
         vf v = s->idle ? v_zero() : result_of(k, k->sums + i * TILE_COLUMNS, j, n);
-        if ((p->split == MM_DEPTH || p->fold.present) && !mm_is_empty(p, s))
-            v = with_factors(k, v, row, column, n);
+        if (p->split == MM_DEPTH && !mm_is_empty(p, s)) v = with_factors(k, v, row, column, n);
         if (sums) {
             v = v_fma(v, v_set1(weight), v_load_first(sums + j, n));
             v_store_first(sums + j, v, n);
@@ -108,6 +97,71 @@ static void finish_row(const product_block *k, mm_size i, mm_size first, mm_size
         v_narrow_some(dtype_of(&p->out), out, v, n);
     }
 }
+
+/* ---- Gradients of scales and zeros ------------------------------------------------------------------ */
+
+/* Codes `index` of n rows from `column` on, words of whole codes being kept from one index to the next. */
+INLINE v_words fold_codes(const mm_quant *q, mm_size columns, mm_size column, mm_size n,
+                          mm_size index, bool is_first, v_words *kept) {
+    const mm_size each = 32 / q->bits, at = index / each * 4;
+    uint32_t lane[VL] = {0};
+    if (32 % q->bits != 0) {
+        for (mm_size i = 0; i < n; i++)
+            lane[i] = ejki_quant_code(ejki_quant_row(q, 0, column + i), q->bits, index);
+        return v_words_at(lane);
+    }
+    if (is_first || index % each == 0) {
+        const mm_size bytes = ejki_min(4, ejki_cdiv(columns * q->bits, 8) - at);
+        for (mm_size i = 0; i < n; i++)
+            memcpy(&lane[i], ejki_quant_row(q, 0, column + i) + at, (size_t)bytes);
+        *kept = v_words_at(lane);
+    }
+    return *kept >> (uint32_t)(index % each * q->bits) & ((1u << q->bits) - 1);
+}
+
+/* As ejki_quant_number(). */
+INLINE vf fold_numbers(const mm_quant *q, v_words codes, vf zero) {
+    if (q->mode == MM_NF4) return v_entries(codes, v_table_of(ejki_nf4));
+    if (q->mode == MM_INT8) return v_sub(v_numbers(codes ^ 0x80), v_set1(128));
+    return v_sub(v_numbers(codes), zero);
+}
+
+static vf fold_zeros(const mm_quant *q, mm_size column, mm_size n, mm_size group) {
+    float lane[VL] = {0};
+    if (!q->zero_type) return v_set1((float)(1 << (q->bits - 1)));
+    for (mm_size i = 0; i < n; i++)
+        lane[i] = (float)ejki_load_f64((ejk_dtype)q->zero_type, q->zeros,
+                                       (column + i) * q->zero_row + group);
+    return v_load(lane);
+}
+
+/* Results of n columns from `j` of the block on, times what codes are without scales, added up in their groups. By
+ * zeros they are only added up: their factor is one of the group. */
+static void fold_columns(const product_block *k, mm_size j, mm_size n) {
+    const mm_product *p = k->p;
+    const mm_quant *q = &p->quant;
+    const mm_size column = k->column + j;
+    v_words kept = {0};
+    for (mm_size i = 0; i < k->rows;) {
+        const mm_size group = (k->row + i) / p->block;
+        const mm_size stop = ejki_min(k->rows, (group + 1) * p->block - k->row);
+        const vf zero = fold_zeros(q, column, n, group);
+        float *to = k->scattered + group * p->columns + column;
+        vf total = v_load_first(to, n);
+        for (; i < stop; i++) {
+            const vf v = result_of(k, k->sums + i * TILE_COLUMNS, j, n);
+            if (p->fold_by == MM_BY_ZERO) {
+                total = v_add(total, v);
+                continue;
+            }
+            const v_words codes = fold_codes(q, p->rows, column, n, k->row + i, i == 0, &kept);
+            total = v_fma(v, fold_numbers(q, codes, zero), total);
+        }
+        v_store_first(to, total, n);
+    }
+}
+
+/* ---- Blocks ------------------------------------------------------------------------------------------ */
 
 /* Whether sums are the results. */
 static bool is_plain(const product_block *k) {
@@ -135,6 +189,11 @@ INLINE void store_row(const ejk_dtype dtype, const product_block *k, mm_size i, 
 /* Results of columns first to end - 1 of the block. */
 static void finish_columns(const product_block *k, mm_size first, mm_size end) {
     const bool plain = is_plain(k);
+    if (k->p->fold_by) {
+        for (mm_size j = first; j < end && k->s->depth > 0; j += VL)
+            fold_columns(k, j, ejki_min(end - j, VL));
+        return;
+    }
     for (mm_size i = 0; i < k->rows; i++)
         if (plain)
             ELEMENT_CALL(dtype_of(&k->p->out), store_row, k, i, first, end);
