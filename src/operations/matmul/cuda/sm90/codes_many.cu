@@ -184,23 +184,12 @@ DEVICE void set_barriers(layout &shared) {
     mbarrier_fence_init();
 }
 
-/* The tile of this cluster. */
-DEVICE place find_tile(const codes_arguments &a) {
-    const mm_size tile = blockIdx.x / SPLIT_DEPTH;
-    place at = {};
-    at.s.rows = a.p.rows;
-    at.s.depth = a.p.depth;
-    at.column = tile / a.tiles * out_columns(a.p);
-    at.row = tile % a.tiles * ROWS;
-    return at;
-}
-
 extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__(THREADS, 1)
     product(const __grid_constant__ codes_arguments a) {
     extern __shared__ __align__(1024) u8 memory[];
     layout &shared = *(layout *)memory;
     const int rank = SPLIT_DEPTH > 1 ? (int)cluster_rank() : 0, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    const place at = find_tile(a);
+    const place at = place_of(a, blockIdx.x / SPLIT_DEPTH);
     launch_dependents();
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a.a);

@@ -140,6 +140,16 @@ DEVICE scale_row scale_row_of(const mm_product &p, const place &at, int tile) {
             column < mm_columns_of_b(&p)};
 }
 
+/* That of a tile, where rows are not dealt out to groups. */
+DEVICE place place_of(const codes_arguments &a, mm_size tile) {
+    place at = {};
+    at.s.rows = a.p.rows;
+    at.s.depth = a.p.depth;
+    at.column = tile / a.tiles * out_columns(a.p);
+    at.row = tile % a.tiles * ROWS;
+    return at;
+}
+
 /*
  * Scales of WINDOW steps: of one row of codes for each lane and each of `to`, of steps that are `apart` from each
  * other, from one on, which is that of the lane where SHARERS have a row.
