@@ -1,20 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls that the cases of the conformance harness make, for the tests of the Python package. */
-#include "conformance/cases.h"
+#include "conformance/all_cases.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const struct operation *const cases[] = {
-#define EJKI_OPERATION(name) &name##_case,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
-static const ejk_kernel *const kernels[] = {
-#define EJKI_OPERATION(name) &ejk_##name##_kernel,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
 
 /* The element type of the first tensor of the call of a seed. */
 EJK_API ejk_dtype calls_dtype(uint64_t seed);

@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every argument of every operation is given by some call of its case: one that none gives could do anything. */
-#include "conformance/cases.h"
+#include "conformance/all_cases.h"
 #include "support/expect.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { MOST_SEEDS = 400, BUDGET = 20000 };
-
-static const struct operation *const cases[] = {
-#define EJKI_OPERATION(name) &name##_case,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
-static const ejk_kernel *const kernels[] = {
-#define EJKI_OPERATION(name) &ejk_##name##_kernel,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
 
 /* Of all operations: how to compute, and what is no result of theirs. */
 static const char *const common[] = {"platform", "cfg", "status"};

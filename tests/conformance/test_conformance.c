@@ -4,7 +4,7 @@
  * under those named; suite.h says what is checked. An implementation that no operation with a case computes is a
  * failure. On a GPU with the word gpu: 77 where there is none.
  */
-#include "conformance/cases.h"
+#include "conformance/all_cases.h"
 #include "conformance/suite.h"
 #include "kernels/registry/builtin.h"
 
@@ -16,17 +16,6 @@
 #include <unistd.h>
 
 enum { SKIPPED = 77 };
-
-static const struct operation *const cases[] = {
-#define EJKI_OPERATION(name) &name##_case,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
-static const ejk_kernel *const kernels[] = {
-#define EJKI_OPERATION(name) &ejk_##name##_kernel,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
 
 /* Seeds at which bounds or kernels once were wrong. */
 static const uint64_t remembered[] = {202409, 203067, 203579, 209231, 550, 619, 626, 1346,

@@ -4,7 +4,7 @@
  * strides, types, addresses, options. They succeed, or fail with a sentence and write nothing; nothing else happens,
  * which sanitizers look at. What refusal.c does is always refused; this may be a good call still.
  */
-#include "conformance/cases.h"
+#include "conformance/all_cases.h"
 #include "support/expect.h"
 
 #include <float.h>
@@ -13,17 +13,6 @@
 #include <string.h>
 
 enum { BUDGET = 3000, MOST_ELEMENTS = 200000 };
-
-static const struct operation *const cases[] = {
-#define EJKI_OPERATION(name) &name##_case,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
-static const ejk_kernel *const kernels[] = {
-#define EJKI_OPERATION(name) &ejk_##name##_kernel,
-#include "operations.inc"
-#undef EJKI_OPERATION
-};
 
 static const int64_t numbers[] = {
     0,         1,         2,         7,         16,        64,        255,

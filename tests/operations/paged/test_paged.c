@@ -519,6 +519,32 @@ static void prompts_are_longer_than_a_task(void **state) {
         EXPECT_NEAR((double)ejk_bf16_to_f32(got[n]), (double)ejk_bf16_to_f32(wanted[n]), 0.01);
 }
 
+/* One key, whose value has all codes of float8_e4m3fn: the result is what they stand for, NaN among them. */
+static void codes_of_float8_are_read_as_they_are(void **state) {
+    (void)state;
+    static uint8_t none[256], codes[256];
+    static float zeros[256], found[256];
+    int32_t page = 0, length = 1, ends[] = {0, 1};
+    for (int n = 0; n < 256; n++) codes[n] = (uint8_t)n;
+    const ejk_unified_attention_args a = {
+        .query = ejk_tensor_3d(zeros, EJK_DTYPE_F32, 1, 1, 256),
+        .key_cache = ejk_tensor_4d(none, EJK_DTYPE_F8E4M3, 1, 1, 1, 256),
+        .value_cache = ejk_tensor_4d(codes, EJK_DTYPE_F8E4M3, 1, 1, 1, 256),
+        .kv_lens = list(&length, 1),
+        .block_tables = ejk_tensor_2d(&page, EJK_DTYPE_I32, 1, 1),
+        .query_start_loc = list(ends, 2),
+        .out = ejk_tensor_3d(found, EJK_DTYPE_F32, 1, 1, 256)};
+    EXPECT_OK(ejk_unified_attention(context, &a));
+    for (int n = 0; n < 256; n++) {
+        const int exponent = n >> 3 & 15, bits = n & 7;
+        const double size = exponent ? ldexp(8 + bits, exponent - 10) : ldexp(bits, -9);
+        if ((n & 127) == 127)
+            assert_true(isnan(found[n]));
+        else
+            assert_true((double)found[n] == (n < 128 ? size : -size));
+    }
+}
+
 static int set_up(void **state) {
     (void)state;
     for (int i = 0; i < ROWS * QUERIES * D; i++) query[i] = (float)sin(0.7 * i);
@@ -553,6 +579,7 @@ int main(void) {
         cmocka_unit_test(a_prefix_is_what_tables_say),
         cmocka_unit_test(wide_queries_meet_bytes),
         cmocka_unit_test(prompts_are_longer_than_a_task),
+        cmocka_unit_test(codes_of_float8_are_read_as_they_are),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
