@@ -122,7 +122,8 @@ static bool measure(const struct call *c, struct result *r) {
  * Twice the naive error plus 4 eps, with three exceptions where the naive error says too little: with few numbers, or
  * where everything cancels, it is a matter of luck, and eps counts relative to what is rounded, not to what remains of
  * it; with exponents in the thousands the few rows with nearly equal ones decide, which is luck too; what is relative
- * to a large number, as a sum to its maximum, cannot be better known than that number.
+ * to a large number, as a sum to its maximum, cannot be better known than that number. Terms of gradients cancel in
+ * part in most calls: there 4 eps of the type of the sums, relative to the sizes of the terms, come on top.
  */
 static struct norms tolerance(const struct call *c, const struct result *r) {
     const struct expected *e = r->e;
@@ -134,13 +135,21 @@ static struct norms tolerance(const struct call *c, const struct result *r) {
         size_f = (1 + c->magnitude) * fmax(size_f, r->spread.frobenius);
         size_l = (1 + c->magnitude) * fmax(size_l, r->spread.largest);
     }
+    struct norms step = {0};
+    if (c->gradient) {
+        const double of_sums = 4 * epsilon(c->dtype == EJK_DTYPE_F64 ? c->dtype : EJK_DTYPE_F32);
+        step.frobenius = of_sums * r->spread.frobenius;
+        step.largest = of_sums * r->spread.largest;
+    }
     const double times = c->magnitude > 1000 ? 4 : 2;
-    /* Below the normal numbers of f16 all are the same distance apart; weights below those of f32 may be 0. */
-    const double tiny = c->gradient && c->dtype != EJK_DTYPE_F64 ? 0x1p-108 : 0;
+    /* Below the normal numbers of f16 all are the same distance apart; weights below those of f32 may be 0, and
+     * exponentials of some hundreds are known as well as their exponents. */
+    const double tiny = c->dtype == EJK_DTYPE_F64 ? 0x1p-600 : c->gradient ? 0x1p-108 : 0;
     const double least = r->dtype == EJK_DTYPE_F16 ? 0x1p-24 : tiny;
     return (struct norms){
-        .frobenius = times * r->naive.frobenius + eps * size_f + least * sqrt((double)e->count),
-        .largest = times * r->naive.largest + eps * size_l + least,
+        .frobenius = times * r->naive.frobenius + eps * size_f + step.frobenius +
+                     least * sqrt((double)e->count),
+        .largest = times * r->naive.largest + eps * size_l + step.largest + least,
     };
 }
 

@@ -98,7 +98,7 @@ static void read(struct call *c, struct norm *v) {
 }
 
 struct element {
-    long double x, a, slope, u, w;
+    long double x, a, slope, steep, u, w; /* steep: sizes of the terms of the slope */
 };
 
 static struct element element_of(const struct call *c, int order, int64_t at) {
@@ -109,6 +109,7 @@ static struct element element_of(const struct call *c, int order, int64_t at) {
         const long double z = (long double)v->vg[at], below = R(1 + R(expl(-z))), s = R(1 / below);
         e.a = v->silu ? R(z / below) : s;
         e.slope = v->silu ? R(s * R(1 + R(z * R(1 - s)))) : R(s * R(1 - s));
+        e.steep = v->silu ? s * (1 + fabsl(z) * (1 - s)) : s * (1 + s);
     }
     e.u = v->first ? e.x : R(e.x * e.a);
     return e;
@@ -192,7 +193,7 @@ static void gradients(struct call *c, int order) {
             put(x_size, at, v->first ? size : size * fabsl(e.a));
             put(d_gate, at, R(e.slope * (v->first ? R(R(dy * e.w) * normed) : R(d_u * e.x))));
             put(gate_size, at,
-                fabsl(e.slope) * (v->first ? fabsl(dy * e.w * normed) : fabsl(size * e.x)));
+                e.steep * (v->first ? fabsl(dy * e.w * normed) : fabsl(size * e.x)));
             const int64_t k = at % v->width;
             if (d_weight) d_weight[k] = (double)R((long double)d_weight[k] + term);
             if (weight_size) weight_size[k] += (double)fabsl(term);

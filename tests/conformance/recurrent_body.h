@@ -192,17 +192,22 @@ static void backward_column(struct work *w, int64_t h, const real *old, const re
     }
 }
 
-static void add_vector(const struct work *w, const real *d, const real *x, real norm, real *sum) {
-    const real along = w->p->normalise ? inner(w, d, 1, x, 1, w->p->dk) : 0;
-    for (int64_t i = 0; i < w->p->dk; i++) sum[i] += norm * (d[i] - x[i] * along);
-}
-
 static void put(const struct work *w, enum role role, int64_t at, real value) {
     if (w->out[role]) w->out[role][at] = (double)value;
 }
 
 static void put_size(const struct work *w, enum role role, int64_t at, real value) {
     if (w->spread[role]) w->spread[role][at] += (double)value;
+}
+
+/* A normalised vector's cotangent has no part along it: that much cancels. */
+static void add_vector(const struct work *w, enum role role, int64_t at, const real *d,
+                       const real *x, real norm) {
+    const real along = w->p->normalise ? inner(w, d, 1, x, 1, w->p->dk) : 0;
+    for (int64_t i = 0; i < w->p->dk; i++) {
+        w->sum[role][at + i] += norm * (d[i] - x[i] * along);
+        put_size(w, role, at + i, norm * (FN(fabs)(d[i]) + FN(fabs)(x[i] * along)));
+    }
 }
 
 /* `size` is the sum of sizes that d is of. */
@@ -226,10 +231,10 @@ static void spread(struct work *w, int64_t n, int64_t b, int64_t t, int64_t h) {
     const struct recurrent *p = w->p;
     const int64_t row = at_token(p, b, t, h, p->heads, p->dk);
     real head = 0, size = 0;
-    add_vector(w, w->gq, w->q, w->q_norm,
-               w->sum[QUERY] + at_token(p, b, t, head_of(p, h, QUERY), p->own[QUERY], p->dk));
-    add_vector(w, w->gk, w->k, w->k_norm,
-               w->sum[KEY] + at_token(p, b, t, head_of(p, h, KEY), p->own[KEY], p->dk));
+    add_vector(w, QUERY, at_token(p, b, t, head_of(p, h, QUERY), p->own[QUERY], p->dk), w->gq, w->q,
+               w->q_norm);
+    add_vector(w, KEY, at_token(p, b, t, head_of(p, h, KEY), p->own[KEY], p->dk), w->gk, w->k,
+               w->k_norm);
     for (int64_t j = 0; j < p->dv; j++) {
         w->sum[VALUE][at_token(p, b, t, head_of(p, h, VALUE), p->own[VALUE], p->dv) + j] +=
             w->gv[j];
@@ -350,7 +355,8 @@ static void results(struct work *w, struct call *c, int order) {
         if (!w->p->member->name[role]) continue;
         snprintf(name, sizeof name, "d_%s", w->p->member->name[role]);
         w->out[role] = call_result(c, name, order, ELEMENT);
-        if (order == EXACT && ((role >= G && role <= DT_BIAS) || role == BETA))
+        const bool cancels = (role == QUERY || role == KEY) && w->p->normalise;
+        if (order == EXACT && (cancels || (role >= G && role <= DT_BIAS) || role == BETA))
             w->spread[role] = call_result(c, name, SPREAD, ELEMENT);
     }
 }
