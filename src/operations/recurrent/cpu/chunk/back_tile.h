@@ -85,9 +85,9 @@ static void multiply_columns(chunk *c, const back *b, const float *rows, float *
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS)
         for (rec_size j = 0; j < r + TILE_ROWS; j += TILE_COLUMNS) {
             vf sum[TILE_ROWS][TILE_VECTORS];
-            prefetch(&c->ahead);
             tile_clear(sum);
             for (rec_size s = 0; s < b->slabs; s++) {
+                prefetch(&c->ahead);
                 const float *own = rows + (s * CHUNK + r) * TILE_COLUMNS;
                 const float *u = b->u_turned + j * b->columns + s * TILE_COLUMNS * TILE_COLUMNS;
                 if (j + VL < r + TILE_ROWS)
@@ -102,11 +102,12 @@ static void multiply_columns(chunk *c, const back *b, const float *rows, float *
 /* Rows r on of a state, over all columns, times a panel of what is turned. */
 INLINE void multiply_state(chunk *c, const back *b, const float *state, rec_size r,
                            const float *turned, vf sum[TILE_ROWS][TILE_VECTORS]) {
-    prefetch(&c->ahead);
     tile_clear(sum);
-    for (rec_size s = 0; s < b->slabs; s++)
+    for (rec_size s = 0; s < b->slabs; s++) {
+        prefetch(&c->ahead);
         tile(TILE_COLUMNS, state + (s * c->pitch + r) * TILE_COLUMNS, TILE_COLUMNS, 1,
              turned + s * TILE_COLUMNS * TILE_COLUMNS, sum);
+    }
 }
 
 /* Sums over columns of a state times d_state, for each row. */
@@ -146,6 +147,7 @@ INLINE float back_state(chunk *c, const back *b, const bool delta, const float *
                 }
             }
             tile(c->rows, q + r, 1, c->pitch, b->d_out + s * CHUNK * TILE_COLUMNS, sum);
+            if (delta) prefetch(&c->ahead);
             if (delta) tile(c->rows, k + r, 1, c->pitch, b->y + s * CHUNK * TILE_COLUMNS, sum);
             tile_store(at, TILE_COLUMNS, sum);
         }

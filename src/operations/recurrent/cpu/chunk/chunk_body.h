@@ -85,7 +85,6 @@ INLINE void write_out(chunk *c, rec_size h, rec_size at, const float *state, con
     const rec_size columns = c->p->value_size;
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
-        prefetch(&c->ahead);
         const float *own = c->own + r * CHUNK, *u = c->u + r * TILE_COLUMNS;
         tile_met(c, c->qt, r, state, met, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
@@ -181,12 +180,12 @@ static rec_size worker_floats(const rec_problem *p, const division *d) {
     return chunk_floats(p) + tile_floats(p) + d->heads * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
 }
 
-/* Rows are prefetched in equal numbers before all tiles of a head. */
-static void share_out(chunk *c, const task *t) {
+/* How many times a head prefetches. */
+static rec_size units_of(const chunk *c, const task *t) {
     const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
     const rec_size passes = c->p->update == REC_DELTA ? 2 : 1;
-    const rec_size tiles = slabs * (passes * c->rows + c->pitch) / TILE_ROWS;
-    c->ahead.each = (int)ejki_cdiv(c->ahead.rows * c->ahead.count, tiles);
+    const rec_size steps = c->tiles ? 1 : ejki_cdiv(c->p->key_size, CHUNK);
+    return slabs * (passes * steps * c->rows + c->pitch) / TILE_ROWS;
 }
 
 /* What comes after head i of a task: the next one, or the first, of the tokens from step n on. */
@@ -200,15 +199,15 @@ static void ask_ahead(chunk *c, const task *t, rec_size i, rec_size n) {
     if (c->ahead.rows <= 0) return;
     ask_rows(c, REC_VALUE, from, rec_head(p, next, p->value_heads), t->first, t->last - t->first);
     ask_rows(c, REC_OUT, from, next, t->first, t->last - t->first);
-    share_out(c, t);
-    if ((i + 1) % t->shared != 0) return;
-    ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
-    ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
-    if (p->view[REC_GK].present)
-        ask_rows(c, REC_GK, from, next, 0, p->key_size);
-    else if (p->g_is_wide)
-        ask_rows(c, REC_G, from, next, 0, p->key_size);
-    share_out(c, t);
+    if ((i + 1) % t->shared == 0) {
+        ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
+        ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
+        if (p->view[REC_GK].present)
+            ask_rows(c, REC_GK, from, next, 0, p->key_size);
+        else if (p->g_is_wide)
+            ask_rows(c, REC_G, from, next, 0, p->key_size);
+    }
+    share_out(&c->ahead, units_of(c, t));
 }
 
 static void run_task(chunk *c, const task *t, float *states) {

@@ -156,12 +156,21 @@ static void ask_tensor(work *w, int role, rec_size n, rec_size heads, rec_size s
     if (p->view[role].present) ask_rows(&w->c, role, n, rec_head(p, w->at.h, heads), 0, size);
 }
 
-/* Tiles of a head before which rows are prefetched. */
-static rec_size tiles_of(const work *w, bool backwards) {
+/* Asks for what is kept of the cell of step n, a part with each row of it. */
+static void ask_cell(work *w, rec_size n) {
+    ahead *a = &w->c.ahead;
+    const rec_size part = w->cell_size * (rec_size)sizeof(float) / CHUNK;
+    a->row[a->count] = (const char *)cell_of(w, n);
+    a->step[a->count] = a->bytes[a->count] = part;
+    a->count++;
+}
+
+/* How many times a head prefetches, backwards at least. */
+static rec_size units_of(const work *w, bool backwards) {
     const bool delta = w->at.p->update == REC_DELTA;
-    const rec_size passes = backwards ? (delta ? 3 : 2) * PANELS : 0;
-    return (passes * w->c.pitch + w->b.slabs * (w->c.pitch + (delta && !backwards ? CHUNK : 0))) /
-           TILE_ROWS;
+    const rec_size solved = delta ? CHUNK * ejki_cdiv(w->at.p->key_size, CHUNK) : 0;
+    const rec_size passes = delta ? 3 * PANELS + 2 : 2 * PANELS + 1;
+    return w->b.slabs * (backwards ? passes * w->c.pitch : solved + w->c.pitch) / TILE_ROWS;
 }
 
 /*
@@ -176,12 +185,11 @@ static void ask_next(work *w, rec_size begin, rec_size next, bool backwards) {
     const bool last = h + 1 == w->first + w->at.span;
     const bool loads = (h + 1 - w->first) % w->at.unit == 0;
     const rec_size n = last ? next : begin / CHUNK * CHUNK;
-    c->ahead = (ahead){.each = 0};
+    c->ahead = (ahead){.rows = 0};
     if (n < 0 || n >= steps) return;
     w->at.h = last ? w->first : h + 1;
     c->ahead.rows = ejki_min(CHUNK, steps - n);
-    c->ahead.kept = (const char *)cell_of(w, n);
-    c->ahead.end = c->ahead.kept + w->cell_size * (rec_size)sizeof(float);
+    ask_cell(w, n);
     if (loads && (backwards || p->key_decay))
         ask_tensor(w, REC_QUERY, n, p->query_heads, p->key_size);
     if (loads) ask_tensor(w, REC_KEY, n, p->key_heads, p->key_size);
@@ -196,7 +204,7 @@ static void ask_next(work *w, rec_size begin, rec_size next, bool backwards) {
                 ask_tensor(w, REC_D(role), n, heads_of(p, role),
                            role == REC_VALUE ? p->value_size : p->key_size);
     }
-    c->ahead.each = (int)ejki_cdiv(c->ahead.rows * c->ahead.count, tiles_of(w, backwards));
+    share_out(&c->ahead, units_of(w, backwards));
     w->at.h = h;
 }
 

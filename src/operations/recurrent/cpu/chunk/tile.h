@@ -16,6 +16,7 @@
 #define TILE_VECTORS       2
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(TILE_ROWS)
+#include "base/base.h"
 #include "kernels/simd/pack_body.h"
 #include "operations/recurrent/shared/problem.cuh"
 
@@ -25,29 +26,41 @@
  */
 enum { CHUNK = 32 };
 
-/* Rows of tensors that the next chunk needs, prefetched a few at a time between products: else 38 % of the time
- * goes into waiting for them, and requests for many at once would be dropped. Rows of the output are among them. */
-enum { MOST_AHEAD = 8 };
+/*
+ * Rows of tensors that the next chunk needs, prefetched between products: else 38 % of the time goes into waiting for
+ * them. Rows of the output are among them, and what gradients keep of a chunk. Each CHUNK steps of a tile ask for as
+ * much: more lines at once than a core waits for, 12 on many, stop it, and loads of operands with it.
+ */
+enum { MOST_AHEAD = 9, PIECE = 4 * 64 };
 typedef struct ahead {
     const char *row[MOST_AHEAD];
     rec_size step[MOST_AHEAD], bytes[MOST_AHEAD];
-    int count, next, each; /* each: rows to prefetch at a time */
-    rec_size rows;
-    const char *kept, *end; /* what gradients keep of a chunk, a few lines at a time */
+    int count, next;
+    rec_size rows, done;         /* done: bytes of the row at hand */
+    rec_size pieces, units, due; /* pieces of rows that are asked for in so many times */
 } ahead;
-enum { KEPT_AHEAD = 12 * 64 };
 
+INLINE void prefetch_piece(ahead *a) {
+    const char *at = a->row[a->next] + a->done;
+    const rec_size left = a->bytes[a->next] - a->done;
+    if (a->rows <= 0) return;
+    EJKI_UNROLL for (int i = 0; i < PIECE; i += 64) if (i < left) __builtin_prefetch(at + i, 0, 2);
+    a->done += PIECE;
+    if (left > PIECE) return;
+    a->done = 0;
+    a->row[a->next] += a->step[a->next];
+    if (++a->next < a->count) return;
+    a->next = 0;
+    a->rows--;
+}
 INLINE void prefetch(ahead *a) {
-    for (rec_size i = 0; i < KEPT_AHEAD && a->kept < a->end; i += 64, a->kept += 64)
-        __builtin_prefetch(a->kept, 0, 2);
-    for (int n = 0; n < a->each && a->rows > 0; n++) {
-        for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
-            __builtin_prefetch(a->row[a->next] + i, 0, 2);
-        a->row[a->next] += a->step[a->next];
-        if (++a->next < a->count) continue;
-        a->next = 0;
-        a->rows--;
-    }
+    for (a->due += a->pieces; a->due > 0; a->due -= a->units) prefetch_piece(a);
+}
+/* All rows in `units` times. */
+static void share_out(ahead *a, rec_size units) {
+    a->pieces = 0;
+    for (int i = 0; i < a->count; i++) a->pieces += a->rows * ejki_cdiv(a->bytes[i], PIECE);
+    a->units = units;
 }
 
 typedef struct chunk {
@@ -126,10 +139,17 @@ INLINE const float *token_rows(const chunk *c, const float *slabs, rec_size r) {
 }
 
 /* sum = products of rows r on of tokens with the state: `met` has them, or `slabs` the rows. */
-INLINE void tile_met(const chunk *c, const float *slabs, rec_size r, const float *state,
-                     const float *met, vf sum[TILE_ROWS][TILE_VECTORS]) {
+INLINE void tile_met(chunk *c, const float *slabs, rec_size r, const float *state, const float *met,
+                     vf sum[TILE_ROWS][TILE_VECTORS]) {
+    const rec_size depth = c->p->key_size;
+    const float *rows = token_rows(c, slabs, r);
+    if (met) prefetch(&c->ahead);
     tile_clear(sum);
-    if (!met) tile(c->p->key_size, token_rows(c, slabs, r), 1, TILE_COLUMNS, state, sum);
+    for (rec_size d = 0; !met && d < depth; d += CHUNK) {
+        prefetch(&c->ahead);
+        tile(ejki_min(depth - d, CHUNK), rows + d * TILE_COLUMNS, 1, TILE_COLUMNS,
+             state + d * TILE_COLUMNS, sum);
+    }
     EJKI_UNROLL for (int i = 0; met && i < TILE_ROWS; i++)
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
             v_load(met + (r + i) * TILE_COLUMNS + j * VL);
@@ -157,7 +177,6 @@ static void multiply_rows(const chunk *c, const float *slabs, float *to) {
 INLINE void solve(chunk *c, const float *state, const float *met, float *x) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
-        prefetch(&c->ahead);
         const float *rest = c->rest + r * CHUNK;
         float *u = c->u + r * TILE_COLUMNS;
         tile_met(c, c->kt, r, state, met, sum);
