@@ -111,20 +111,27 @@ static void group_sum_many(ejk_dtype dtype, product_block *k, group_codes *c,
     }
 }
 
-static void group_sum(ejk_dtype dtype, product_block *k, group_codes *c, const group_part *part) {
-    const mm_size end = part->from + part->columns;
+/* The same with up to FEW_ROWS rows. Several streams are those of a packed matrix. */
+static void group_sum_few(ejk_dtype dtype, product_block *k, group_codes *c, const group_part *part,
+                          mm_size at, int count) {
     float *totals = k->b + GROUP_DEPTH * TILE_COLUMNS;
-    mm_size at = part->from / PACKED_COLUMNS;
-    for (int64_t count; at * PACKED_COLUMNS < end; at += count) {
-        count = k->rows <= FEW_ROWS ? 1 : ejki_cdiv(end, PACKED_COLUMNS) - at;
-        count = ejki_min(count, GROUP_STREAMS);
-        if (k->rows > FEW_ROWS) {
+    const uint8_t *stream = group_stream(c, at, 0);
+    few_of(k->rows, c->kind)(c, &k->packed, stream, count, totals);
+    for (int i = 0; i < count; i++)
+        group_settle(dtype, k, c, part, stream + i * c->form.stream, (at + i) * PACKED_COLUMNS,
+                     PACKED_COLUMNS, totals + i * k->rows * PACKED_COLUMNS);
+}
+
+static void group_sum(ejk_dtype dtype, product_block *k, group_codes *c, const group_part *part) {
+    const mm_size end = ejki_cdiv(part->from + part->columns, PACKED_COLUMNS);
+    const bool few = k->rows <= FEW_ROWS;
+    const int most = !few ? GROUP_STREAMS : c->q->packed ? group_places() : 1;
+    for (mm_size at = part->from / PACKED_COLUMNS, count; at < end; at += count) {
+        count = ejki_min(end - at, most);
+        if (few)
+            group_sum_few(dtype, k, c, part, at, (int)count);
+        else
             group_sum_many(dtype, k, c, part, at, (int)count);
-            continue;
-        }
-        const uint8_t *stream = group_stream(c, at, 0);
-        few_of(k->rows, c->kind)(c, &k->packed, stream, totals);
-        group_settle(dtype, k, c, part, stream, at * PACKED_COLUMNS, PACKED_COLUMNS, totals);
     }
 }
 
