@@ -25,7 +25,8 @@ typedef struct batch {
     float scales[MOST_GROUPS];
 } batch;
 
-/* In the pass that computes most: prefetches faster than lines come are dropped. */
+/* In the pass that computes most: prefetches faster than lines come are dropped. Where the gate comes first, that pass
+ * has lines of x and the one that writes those of the gate. */
 INLINE void prefetch_next(const ejk_dtype dtype, const gate_kind gate, prefetching how,
                           const group *g, int64_t d) {
     prefetch(dtype, how, g->next_x, d);
@@ -48,7 +49,7 @@ INLINE vf squares_of(const ejk_dtype dtype, const gate_kind gate, prefetching ho
     vf sum[4] = {v_zero(), v_zero(), v_zero(), v_zero()};
     int64_t d = 0;
     for (int64_t k = 0; d + 2 * VL <= size; d += 2 * VL, k ^= 2) {
-        if (gate != GATE_NONE) prefetch_next(dtype, gate, how, g, d);
+        if (gate != GATE_NONE) prefetch(dtype, how, g->next_x, d);
         const vf a = normed_of(dtype, gate, g, (lanes){.d = d, .half = 0});
         const vf b = normed_of(dtype, gate, g, (lanes){.d = d, .half = 1});
         sum[0] = v_fma(a, a, sum[0]);
@@ -91,7 +92,10 @@ INLINE void write_group(const ejk_dtype dtype, const gate_kind gate, const bool 
                         int64_t size) {
     int64_t d = 0;
     for (; d + 2 * VL <= size; d += 2 * VL) {
-        if (!products) prefetch_next(dtype, gate, how, g, d);
+        if (products)
+            prefetch(dtype, how, g->next_gate, d);
+        else
+            prefetch_next(dtype, gate, how, g, d);
         const vf a = result_of(dtype, gate, products, g, scale, (lanes){.d = d, .half = 0});
         const vf b = result_of(dtype, gate, products, g, scale, (lanes){.d = d, .half = 1});
         v_narrow_halves(dtype, stream, element_at(dtype, g->out, d), a, b);
