@@ -56,6 +56,7 @@ static void join_rows(mm_product *p) {
     for (int i = 0; i < 3; i++)
         if (views[i]->present && views[i]->group != p->rows * views[i]->row) return;
     p->rows *= p->groups;
+    p->a_rows = p->rows;
     p->groups = 1;
 }
 
