@@ -37,6 +37,15 @@ const char *product_activation(struct random *r, bool *gated) {
     return *gated ? RANDOM_OF(r, pairs) : RANDOM_OF(r, plain);
 }
 
+double *product_rounded(struct call *c, const double *values, int64_t count) {
+    double *rounded = call_memory(c, (size_t)count * sizeof *rounded), place;
+    for (int64_t i = 0; i < count; i++) {
+        element_store(c->dtype, &place, 0, values[i]);
+        rounded[i] = element_load(c->dtype, &place, 0);
+    }
+    return rounded;
+}
+
 void product_fill(struct call *c, const ejk_tensor *t, bool loud) {
     static const double values[] = {INFINITY, -INFINITY, NAN, 1e-39, 1e-30};
     const int64_t count = ejk_tensor_count(t);

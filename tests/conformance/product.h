@@ -34,6 +34,9 @@ const char *product_activation(struct random *r, bool *gated);
 /* A row rounded as activation_bits of 8 has it, in blocks of up to 128 of each group of `size`. */
 void product_round_row(double *row, int64_t depth, int64_t size);
 
+/* Values as numbers of the type of the call. */
+double *product_rounded(struct call *c, const double *values, int64_t count);
+
 /* Normal numbers, now and then one that is not finite. */
 void product_fill(struct call *c, const ejk_tensor *t, bool loud);
 /* A floating type that calls of the type may have beside it. */
