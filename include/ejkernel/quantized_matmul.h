@@ -151,7 +151,7 @@ extern EJK_API const ejk_record ejk_quantized_matmul_args_record;
  *     d_scales = Σ dW · (code − zero)        (table[code] with nf4)
  *     d_zeros  = Σ dW · −scale
  *
- * d_scales and d_zeros are computed where they are given, on CPUs, in float32 (float64 by the reference), and may be of
+ * d_scales and d_zeros are computed where they are given, in float32 (float64 by the reference), and may be of
  * any floating type. Scales and zeros have to be numbers of float32, bfloat16 or float16: with modes mx and nv scales
  * are codes, and zeros may be whole numbers, of which there are no gradients. What prepack made has none, either. The
  * matrix dW is never in memory, but for a part of it.

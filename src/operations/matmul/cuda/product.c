@@ -95,7 +95,7 @@ static bool can_take(const mm_product *p) {
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         if (!is_float(views[i])) return false;
     if (!p->quant.present && !is_float(&p->b)) return false;
-    if (p->quant.packed || p->quant.rounds || p->fold_by) return false;
+    if (p->quant.packed || p->quant.rounds) return false;
     if (p->weight_type == EJK_DTYPE_F64 || (p->gather.present && p->split == MM_DEPTH))
         return false;
     if (p->quant.present &&
@@ -126,7 +126,7 @@ void ejki_mm_cuda_want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernel
         ejki_cuda_add(&constants, "STAGES", s.stages);
     } else {
         ejki_cuda_add(&constants, "QUANT", p->quant.present);
-        ejki_cuda_add(&constants, "FOLD", p->fold.present);
+        ejki_cuda_add(&constants, "FOLD", p->fold.present ? 1 + p->fold_by : 0);
     }
     ejki_cuda_want(kernels, n, s.is_mma ? mma_text : plain_text, "product", &constants);
 }
@@ -163,7 +163,7 @@ static ejk_status check(const mm_product *p) {
     EJKI_TRY(check_list(&p->gather, "lhs_indices"));
     EJKI_TRY(check_list(&p->scatter, "out_indices"));
     EJKI_TRY(ejki_cuda_check_tensor(p->weight, p->weight_type, "out_weights"));
-    if (!p->quant.present) return EJK_OK;
+    if (!p->quant.present && !p->fold_by) return EJK_OK;
     EJKI_TRY(ejki_cuda_check_tensor(p->quant.scales, p->quant.scale_type, "scales"));
     EJKI_TRY(ejki_cuda_check_tensor(p->quant.zeros, p->quant.zero_type, "zeros"));
     return p->quant.has_factor ? ejki_cuda_check_address(p->quant.factor, 4, "tensor_scale")
@@ -236,4 +236,4 @@ static ejk_status run(const ejk_run *run) {
 }
 
 EJKI_DECLARE(matmul_cuda, .version = 1, .applicable = applicable, .prepare = prepare, .run = run,
-             .needs = "no float64, packed codes, rounded rows or gradients of scales and zeros")
+             .needs = "no float64, packed codes or rounded rows")

@@ -5,8 +5,9 @@
  * is multiplied out of shared memory, the next is on its way into registers. Each sum is one chain of fused
  * multiply-adds in the order of the depth, so that bits depend neither on tiles nor on what else is in the call.
  *
- * Constants: ROWS and COLUMNS, 64 or 128; QUANT: b is codes; FOLD: results count times other elements and a tile's
- * column is summed up over the rows of a block of p.block (p.fold).
+ * Constants: ROWS and COLUMNS, 64 or 128; QUANT: b is codes; FOLD, not 0: results count times other elements (1, by
+ * p.fold), or derivatives of values by scales (2) or zeros (3), and a tile's column is summed up over each p.block of
+ * its rows.
  */
 #include "operations/matmul/cuda/quant.cuh"
 #include "operations/matmul/cuda/tile.cuh"
@@ -127,7 +128,7 @@ DEVICE int own_line(int n, int own) {
 }
 
 #if FOLD
-/* A tile's results times elements of `fold`, in shared memory; what is beyond the tile is 0. */
+/* A tile's results, with FOLD 1 times elements of `fold`, in shared memory; what is beyond the tile is 0. */
 DEVICE void fold_tile(const mm_product &p, const place &at, const tile_sums &sums, float (&to)[ROWS][COLUMNS]) {
     const mm_view &f = p.fold;
 #pragma unroll
@@ -136,11 +137,23 @@ DEVICE void fold_tile(const mm_product &p, const place &at, const tile_sums &sum
         for (int x = 0; x < 4 * QUADS_X; x++) {
             const int line = own_line(y, threadIdx.x / 16), c = own_line(x, threadIdx.x % 16);
             const mm_size i = at.row + line, j = at.column + c;
-            to[line][c] = i < at.s.rows && j < p.columns && !mm_is_empty(&p, &at.s)
+            to[line][c] = i < at.s.rows && j < p.columns
                               ? element_of_sums(p, at.s, i, j, sums[y][x], 0) *
-                                    load(f, at.s.held * f.group + i * f.row + j * f.column)
+                                    (FOLD == 1 ? load(f, at.s.held * f.group + i * f.row + j * f.column) : 1)
                               : 0;
         }
+}
+
+/* Adds the lines of a tile, with FOLD 2 times what codes are without their scales. */
+DEVICE float add_lines(const mm_product &p, const place &at, mm_size j, float zero, const float *results, float total) {
+    const int lines = (int)mm_least(ROWS, at.s.rows - at.row);
+    for (int line = 0; line < lines; line++) {
+        float by = 1;
+        if (FOLD == 2)
+            by = number_of(p.quant.mode, code_at(row_of_codes(p.quant, 0, j), p.quant.bits, at.row + line), zero);
+        total = FOLD == 2 ? fmaf(results[line * COLUMNS], by, total) : total + results[line * COLUMNS];
+    }
+    return total;
 }
 
 /* A block of columns of a row of out: tiles of its rows one after the other. */
@@ -152,7 +165,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) product(const __grid_const
     place at = {};
     at.column = blockIdx.x % columns * COLUMNS;
     at.s.rows = mm_least(p.rows, (q + 1) * p.block);
-    find_depth(p, blockIdx.x / columns / p.out_rows, &at.s);
+    at.s.depth = p.depth;
+    if (p.split == MM_DEPTH) find_depth(p, blockIdx.x / columns / p.out_rows, &at.s);
+    const bool is_empty = mm_is_empty(&p, &at.s);
+    if (is_empty) at.s.rows = 0;
+    const mm_size j = at.column + threadIdx.x;
+    const bool adds = threadIdx.x < COLUMNS && j < p.columns;
+    quant_group g = {};
+    if (FOLD > 1 && adds) g = group_of(p.quant, 0, j, q);
     float total = 0;
     for (at.row = q * p.block; at.row < at.s.rows; at.row += ROWS) {
         tile_sums sums = {};
@@ -160,11 +180,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) product(const __grid_const
         __syncthreads();
         fold_tile(p, at, sums, results);
         __syncthreads();
-        for (int line = 0; line < ROWS && threadIdx.x < COLUMNS; line++) total += results[line][threadIdx.x];
+        if (adds) total = add_lines(p, at, j, g.zero, &results[0][threadIdx.x], total);
     }
-    const mm_size j = at.column + threadIdx.x;
-    if (threadIdx.x < COLUMNS && j < p.columns) store_float(p.out.dtype, p.out.data, at.s.out + q * p.out.row + j,
-        total);
+    if (FOLD == 3 && !is_empty) total *= -g.scale;
+    if (adds) store_float(p.out.dtype, p.out.data, at.s.out + q * p.out.row + j * p.out.column, total);
 }
 #else
 DEVICE void write_tile(const mm_product &p, const place &at, const tile_sums &sums) {

@@ -3,7 +3,8 @@
  * Products with quantised matrices on sm_90: few rows by codes.cu, more by codes_many.cu or tiles.cu, if they take the
  * codes; else values of the matrix, rounded to the type of the rows, are made in the workspace first, and multiplied
  * like others. Any format and both orders. What that costs is little beside many rows. Where results have more bits
- * than that type only codes.cu will do, which rounds no values but those of nf4.
+ * than that type only codes.cu will do, which rounds no values but those of nf4. Gradients of scales and zeros, other
+ * products of the call, are left to the general kernels.
  */
 #include "kernels/declare.h"
 #include "operations/matmul/cuda/fast.h"
@@ -69,9 +70,7 @@ static const ejki_mm_fast *fast_of(const mm_product *p) {
 static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     const mm_product *p = &problem->product[0];
-    if (problem->count != 1 || !p->quant.present || p->split != MM_EVEN || p->groups != 1 ||
-        p->gated)
-        return false;
+    if (!p->quant.present || p->split != MM_EVEN || p->groups != 1 || p->gated) return false;
     if (ejki_mm_codes_many_takes(p) || fast_of(p)) return ejki_mm_cuda_applicable(problem);
     if (ejki_quant_shows_rounding(p)) return false;
     const mm_product own = with_values(p, NULL);
@@ -83,9 +82,11 @@ static ejk_status prepare(const void *problem_, const int64_t *parameters, int32
                           ejk_launch *launch) {
     (void)parameters;
     (void)threads;
-    const mm_product *p = &((const mm_problem *)problem_)->product[0];
+    const mm_problem *problem = problem_;
+    const mm_product *p = &problem->product[0];
     const mm_product own = with_values(p, NULL);
     ejki_cuda_kernels kernels = {.count = 0};
+    for (int n = 1; n < problem->count; n++) ejki_mm_cuda_want(&problem->product[n], n, &kernels);
     if (ejki_mm_codes_many_takes(p)) {
         ejki_mm_cuda_want(p, 0, &kernels);
         ejki_mm_codes_many_want(p, MM_CUDA_OWN_SLOTS, ORDER, &kernels);
@@ -124,16 +125,22 @@ static ejk_status run_values(const ejk_run *run, const mm_product *p) {
     return (fast->can_run(&own) ? fast->run : ejki_mm_cuda_run)(run, 0, &own);
 }
 
-static ejk_status run(const ejk_run *run) {
-    const mm_problem *problem = run->problem;
-    const mm_product *p = &problem->product[0];
-    EJKI_TRY(ejki_mm_cuda_check(problem));
+static ejk_status run_first(const ejk_run *run, const mm_product *p) {
     if (ejki_mm_codes_many_takes(p))
         return ejki_mm_codes_can_run(p) ? ejki_mm_codes_many_run(run, MM_CUDA_OWN_SLOTS, ORDER, p)
                                         : ejki_mm_cuda_run(run, 0, p);
     const ejki_mm_fast *fast = fast_of(p);
     if (!fast) return run_values(run, p);
     return (fast->can_run(p) ? fast->run : ejki_mm_cuda_run)(run, 0, p);
+}
+
+static ejk_status run(const ejk_run *run) {
+    const mm_problem *problem = run->problem;
+    EJKI_TRY(ejki_mm_cuda_check(problem));
+    EJKI_TRY(run_first(run, &problem->product[0]));
+    for (int n = 1; n < problem->count; n++)
+        EJKI_TRY(ejki_mm_cuda_run(run, n, &problem->product[n]));
+    return EJK_OK;
 }
 
 EJKI_DECLARE(quantized_matmul_sm90_cuda, .version = 1, .priority = 20, .applicable = applicable,
