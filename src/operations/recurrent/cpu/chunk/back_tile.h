@@ -33,14 +33,14 @@ typedef struct back {
  * Backwards through the solve, columns of one slab, with K that has its decays to the end of the chunk: dU = K dS +
  * own' d_out + rest' dX, dX = beta dU, a tile of rows after the other from the last one on. betas adds up dU X.
  */
-INLINE void back_solve(const chunk *c, const bool delta, const float *d_state, const float *d_out,
-                       const float *x, float *y, float *betas) {
+INLINE void back_solve(const chunk *c, const bool delta, const float *keys, const float *d_state,
+                       const float *d_out, const float *x, float *y, float *betas) {
     for (rec_size r = c->rows - TILE_ROWS; r >= 0; r -= TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         const rec_size later = r + TILE_ROWS;
         const float *own = c->own + r * CHUNK + r, *rest = c->rest + r * CHUNK + r;
         tile_clear(sum);
-        tile(c->p->key_size, token_rows(c, c->kt, r), 1, TILE_COLUMNS, d_state, sum);
+        tile(c->p->key_size, keys + r * c->pitch, c->pitch, 1, d_state, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf until = v_set1(c->until[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = v_mul(until, sum[i][j]);

@@ -86,7 +86,7 @@ INLINE void write_out(chunk *c, rec_size h, rec_size at, const float *state, con
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         const float *own = c->own + r * CHUNK, *u = c->u + r * TILE_COLUMNS;
-        tile_met(c, c->qt, r, state, met, sum);
+        tile_met(c, c->q, r, state, met, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf seen = v_set1(c->seen[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = v_mul(seen, sum[i][j]);
@@ -227,7 +227,7 @@ static void run_task(chunk *c, const task *t, float *states) {
         for (rec_size i = 0; i < t->heads; i++) {
             const rec_size h = t->head + i;
             if (i % t->shared == 0 && !shared_in_tiles(c, h)) load_shared(c, h);
-            if (!head_in_tiles(c, h)) load_head(c, h);
+            if (!head_in_tiles(c, h)) load_products(c, h);
             ask_ahead(c, t, i, n);
             for (rec_size j = 0; j < slabs; j++)
                 run_slab(c, t->head + i, t->first + j * TILE_COLUMNS,

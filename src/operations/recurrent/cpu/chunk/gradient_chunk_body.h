@@ -29,7 +29,7 @@ static void load_unit(work *w) {
     if (w->at.p->key_decay) return;
     pack_transposed(c->q, c->pitch, c->rows, c->pitch, c->qt);
     pack_transposed(c->k, c->pitch, c->rows, c->pitch, c->kt);
-    multiply_rows(c, c->qt, c->qk);
+    multiply_rows(c, c->q, c->qk);
 }
 
 static void load_back(work *w, const bool delta, rec_size begin) {
@@ -42,7 +42,6 @@ static void load_back(work *w, const bool delta, rec_size begin) {
     if (w->at.p->key_decay) {
         load_channel_decays(c, w->at.h);
         decay_rows(c, &w->b);
-        pack_transposed(w->b.left, c->pitch, c->rows, c->pitch, c->kt);
         return;
     }
     head_decays(c, w->at.h);
@@ -124,12 +123,13 @@ static void apply_head_scales(work *w, const bool delta) {
 static void back_columns(work *w, const bool delta, rec_size begin) {
     chunk *c = &w->c;
     back *b = &w->b;
+    const float *keys = w->at.p->key_decay ? b->left : c->k;
     for (rec_size s = 0; s < b->slabs; s++) {
         const rec_size at = s * CHUNK * TILE_COLUMNS;
         const float *x = delta ? x_of(w, begin, s) : c->u;
         load_columns(w, x, s);
-        back_solve(c, delta, b->d_state + s * c->pitch * TILE_COLUMNS, b->d_out + at, x, b->y + at,
-                   b->betas);
+        back_solve(c, delta, keys, b->d_state + s * c->pitch * TILE_COLUMNS, b->d_out + at, x,
+                   b->y + at, b->betas);
         if (w->at.p->by_step)
             put_stepped_values(w, s);
         else

@@ -218,12 +218,12 @@ static void load_unit_passing(work *w, const bool delta) {
     load_keys(c, w->at.h);
     if (!delta) return;
     pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
-    multiply_rows(c, c->kt, c->kk);
+    multiply_rows(c, c->k, c->kk);
 }
 static void load_head_passing(work *w, const bool delta) {
     chunk *c = &w->c;
     if (w->at.p->key_decay) {
-        load_head(c, w->at.h);
+        load_products(c, w->at.h);
         return;
     }
     load_betas(c, w->at.h);

@@ -105,7 +105,9 @@ INLINE void load_part_of(const ejk_dtype dtype, const chunk *c, const rec_view *
     for (rec_size i = 0; i < c->rows; i++, to += step) {
         const rec_size row = i < c->count ? first + c->token[i] * stride : 0;
         const rec_size some = i < c->count ? size - at : 0;
-        for (rec_size j = 0; j < width; j += VL)
+        for (rec_size j = 0; some >= width && j < width; j += VL)
+            v_store(to + j, v_mul(scale, v_widen(dtype, element_at(dtype, data, row + j))));
+        for (rec_size j = 0; some < width && j < width; j += VL)
             v_store(to + j, j < some
                                 ? v_mul(scale, v_widen_some(dtype, element_at(dtype, data, row + j),
                                                             some - j))
@@ -124,7 +126,7 @@ static void load_rows_of(const chunk *c, int role, rec_size head, float scale, f
                          float *norm) {
     const bool normalise = c->p->normalise;
     load_part(c, role, head, 0, c->pitch, c->p->key_size, normalise ? 1 : scale, to, c->pitch);
-    for (rec_size i = 0; i < CHUNK; i++) norm[i] = 1;
+    for (rec_size i = 0; i < CHUNK; i += VL) v_store(norm + i, v_set1(1));
     for (rec_size i = 0; i < c->count && normalise; i += VL) {
         vf sum[VL];
         for (rec_size n = 0; n < VL; n++) {
@@ -181,10 +183,9 @@ static void load_shared(chunk *c, rec_size h) {
     load_queries(c, h);
     load_keys(c, h);
     if (c->p->key_decay) return;
-    pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
     pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
-    multiply_rows(c, c->qt, c->qk);
-    if (c->p->update == REC_DELTA) multiply_rows(c, c->kt, c->kk);
+    multiply_rows(c, c->q, c->qk);
+    if (c->p->update == REC_DELTA) multiply_rows(c, c->k, c->kk);
 }
 
 /* Rows have the decays then; tokens that there are not have none. */
@@ -236,13 +237,6 @@ static void load_products(chunk *c, rec_size h) {
         channel_products(c, false, true);
     else
         channel_products(c, false, false);
-}
-
-static void load_head(chunk *c, rec_size h) {
-    load_products(c, h);
-    if (!c->p->key_decay) return;
-    pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
-    if (c->p->update == REC_DELTA) pack_transposed(c->carried, c->pitch, c->count, c->pitch, c->kt);
 }
 
 /* ---- Rows of the next chunk ---------------------------------------------------------------------- */

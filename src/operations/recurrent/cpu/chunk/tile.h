@@ -74,7 +74,7 @@ typedef struct chunk {
     float *q, *k, *d;    /* [CHUNK][pitch]; d: decays of channels */
     float *carried;      /* [CHUNK][pitch]: k with the decays since the chunk began */
     float *hats, *total; /* [8][pitch], [pitch]: channels.h */
-    float *qt, *kt;      /* slabs [pitch][TILE_COLUMNS] of tokens: what meets the state */
+    float *qt, *kt;      /* slabs [pitch][TILE_COLUMNS] of tokens; qt: of gradients */
     float *qk, *kk;      /* [CHUNK][CHUNK]: products of rows */
     float *own, *rest;   /* [CHUNK][CHUNK]: of U in the outputs, and in X, below the diagonal */
     float *u;            /* [CHUNK][TILE_COLUMNS] */
@@ -133,39 +133,34 @@ INLINE void tile_store(float *to, rec_size stride, vf sum[TILE_ROWS][TILE_VECTOR
             v_store(to + i * stride + j * VL, sum[i][j]);
 }
 
-/* Row r of tokens in slabs, as the first operand of a product. */
-INLINE const float *token_rows(const chunk *c, const float *slabs, rec_size r) {
-    return slabs + r / TILE_COLUMNS * c->pitch * TILE_COLUMNS + r % TILE_COLUMNS;
-}
-
-/* sum = products of rows r on of tokens with the state: `met` has them, or `slabs` the rows. */
-INLINE void tile_met(chunk *c, const float *slabs, rec_size r, const float *state, const float *met,
+/* sum = products of `rows`, [CHUNK][pitch], from r on with the state, unless `met` has them. */
+INLINE void tile_met(chunk *c, const float *rows, rec_size r, const float *state, const float *met,
                      vf sum[TILE_ROWS][TILE_VECTORS]) {
-    const rec_size depth = c->p->key_size;
-    const float *rows = token_rows(c, slabs, r);
+    const rec_size depth = c->p->key_size, pitch = c->pitch;
     if (met) prefetch(&c->ahead);
     tile_clear(sum);
     for (rec_size d = 0; !met && d < depth; d += CHUNK) {
         prefetch(&c->ahead);
-        tile(ejki_min(depth - d, CHUNK), rows + d * TILE_COLUMNS, 1, TILE_COLUMNS,
-             state + d * TILE_COLUMNS, sum);
+        tile(ejki_min(depth - d, CHUNK), rows + r * pitch + d, pitch, 1, state + d * TILE_COLUMNS,
+             sum);
     }
     EJKI_UNROLL for (int i = 0; met && i < TILE_ROWS; i++)
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
             v_load(met + (r + i) * TILE_COLUMNS + j * VL);
 }
 
-/* Products of `rows` and k, up to the diagonal. */
-static void multiply_rows(const chunk *c, const float *slabs, float *to) {
+/* Products of `all`, [CHUNK][pitch], and k, up to the diagonal. */
+static void multiply_rows(const chunk *c, const float *all, float *to) {
+    const rec_size pitch = c->pitch;
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS)
         for (rec_size j = 0; j < r + TILE_ROWS; j += TILE_COLUMNS) {
-            const float *rows = token_rows(c, slabs, r), *k = c->kt + j * c->pitch;
+            const float *rows = all + r * pitch, *k = c->kt + j * pitch;
             vf sum[TILE_ROWS][TILE_VECTORS];
             tile_clear(sum);
             if (j + VL < r + TILE_ROWS)
-                tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, sum);
+                tile(c->p->key_size, rows, pitch, 1, k, sum);
             else
-                narrow_tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, 0, sum);
+                narrow_tile(c->p->key_size, rows, pitch, 1, k, 0, sum);
             tile_store(to + r * CHUNK + j, CHUNK, sum);
         }
 }
@@ -179,7 +174,7 @@ INLINE void solve(chunk *c, const float *state, const float *met, float *x) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         const float *rest = c->rest + r * CHUNK;
         float *u = c->u + r * TILE_COLUMNS;
-        tile_met(c, c->kt, r, state, met, sum);
+        tile_met(c, c->p->key_decay ? c->carried : c->k, r, state, met, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf since = v_set1(-c->since[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
