@@ -192,8 +192,7 @@ static void gradients(struct call *c, int order) {
             put(d_x, at, v->first ? d_u : R(d_u * e.a));
             put(x_size, at, v->first ? size : size * fabsl(e.a));
             put(d_gate, at, R(e.slope * (v->first ? R(R(dy * e.w) * normed) : R(d_u * e.x))));
-            put(gate_size, at,
-                e.steep * (v->first ? fabsl(dy * e.w * normed) : fabsl(size * e.x)));
+            put(gate_size, at, e.steep * (v->first ? fabsl(dy * e.w * normed) : fabsl(size * e.x)));
             const int64_t k = at % v->width;
             if (d_weight) d_weight[k] = (double)R((long double)d_weight[k] + term);
             if (weight_size) weight_size[k] += (double)fabsl(term);
