@@ -130,7 +130,7 @@ void amx_emulation_multiply_bytes(int sums, int left, int right) {
             int8_t x[4];
             memcpy(x, &a[i][k], sizeof x);
             for (int j = 0; j < PAIRS; j++) {
-                uint8_t y[4];
+                int8_t y[4];
                 memcpy(y, &b[k][j], sizeof y);
                 for (int n = 0; n < 4; n++) to[i][j] += (uint32_t)(x[n] * y[n]);
             }

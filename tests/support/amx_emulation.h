@@ -9,7 +9,7 @@
  * added, and what the tile held is added to that. Each step rounds to nearest even, and denormals that go in or come
  * out count as 0.
  *
- * TDPBSUD adds up products of signed bytes on the left and unsigned ones on the right, modulo 2^32.
+ * TDPBSSD adds up products of signed bytes, modulo 2^32.
  *
  * What the processor refuses ends the program: tiles that are not configured, the same tile twice in a product, rows
  * that do not fit. Only tiles of whole rows are known, which is all that the kernels configure.
@@ -33,13 +33,13 @@ void amx_emulation_multiply_bytes(int sums, int left, int right);
 #undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
-#undef _tile_dpbsud
+#undef _tile_dpbssd
 #define _tile_zero(tile)                       amx_emulation_zero(tile)
 #define _tile_loadd(tile, from, stride)        amx_emulation_load(tile, from, stride)
 #define _tile_stream_loadd(tile, from, stride) amx_emulation_load(tile, from, stride)
 #define _tile_stored(tile, to, stride)         amx_emulation_store(tile, to, stride)
 #define _tile_dpbf16ps(sums, left, right)      amx_emulation_multiply(sums, left, right)
-#define _tile_dpbsud(sums, left, right)        amx_emulation_multiply_bytes(sums, left, right)
+#define _tile_dpbssd(sums, left, right)        amx_emulation_multiply_bytes(sums, left, right)
 
 /* What amx_tiles.h has else. */
 #define EJKI_TIER_TEXT_amx    "amx_emulated"

@@ -7,6 +7,7 @@
  *   v_set1_whole(n), v_of_whole(c)       a whole number in each lane; whole numbers as floats
  *   v_store_words(p, v, turns)           VL whole numbers as bytes; of eight, 0 4 1 5 2 6 3 7 if `turns`
  *   v_byte_entries(bytes, table)         entries of 16 bytes by bytes below 16
+ *   v_bytes_less(bytes, n)               n taken off each byte
  */
 #ifndef EJKI_VEC_AVX512_VNNI_H
 #define EJKI_VEC_AVX512_VNNI_H
@@ -36,6 +37,9 @@ static inline void v_store_words(void *p, vf v, bool turns) {
 static inline vf v_byte_entries(vf bytes, const uint8_t table[16]) {
     const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table));
     return (vf)_mm512_shuffle_epi8(entries, (__m512i)bytes);
+}
+static inline vf v_bytes_less(vf bytes, int n) {
+    return (vf)_mm512_sub_epi8((__m512i)bytes, _mm512_set1_epi8((char)n));
 }
 
 #endif

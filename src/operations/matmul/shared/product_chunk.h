@@ -56,8 +56,12 @@ enum { SETTLED = 4 };
 INLINE void settle(const int count, const bool rounds, const bool zeros, int64_t rows,
                    const group_chunk *chunk, const group_rows *r, int64_t row, int64_t n,
                    const float *inner, float *totals) {
-    const int64_t at = (chunk->first + n) * r->capacity + row;
     const bool begins = chunk->first + n == 0;
+    const float *sums[SETTLED], *own[SETTLED]; /* of the rows */
+    EJKI_UNROLL for (int b = 0; b < count; b++) {
+        sums[b] = r->sums + (chunk->first + n + b) * r->capacity + row;
+        own[b] = r->scales + (chunk->first + n + b) * r->capacity + row;
+    }
     for (int j = 0; j < TILE_COLUMNS; j += VL) {
         vf scale[SETTLED], zero[SETTLED];
         EJKI_UNROLL for (int b = 0; b < count; b++) {
@@ -68,13 +72,9 @@ INLINE void settle(const int count, const bool rounds, const bool zeros, int64_t
             float *place = totals + i * TILE_COLUMNS + j;
             vf total = begins ? v_zero() : v_load(place);
             EJKI_UNROLL for (int b = 0; b < count; b++) {
-                const int64_t k = at + b * r->capacity + i;
-                vf own = v_load(inner + (b * TILE_ROWS + i) * TILE_COLUMNS + j);
-#ifdef TILE_BYTE_DOT
-                own = v_of_bits(v_bits(own) + v_bits(group_begin(r, k)));
-#endif
-                total = group_end(rounds, zeros, own, scale[b], zero[b], r->sums[k], r->scales[k],
-                                  total);
+                const vf v = v_load(inner + (b * TILE_ROWS + i) * TILE_COLUMNS + j);
+                total =
+                    group_end(rounds, zeros, v, scale[b], zero[b], sums[b][i], own[b][i], total);
             }
             v_store(place, total);
         }

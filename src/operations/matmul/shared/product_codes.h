@@ -2,7 +2,7 @@
 /*
  * Words of packed.h as operands of a tier's multiplication. A line of codes becomes steps: an
  * element of the depth each in floats, two with pairs of bf16, four with bytes. Whole numbers lie around 0, except as
- * bytes, where they are what is stored and product_rows.h takes the middle off the sums.
+ * bytes, where they are what is stored and product_rows.h takes the middle off the sums, but for tiles of AMX.
  *
  *              floats                    pairs                       bytes
  *   eight      a table of 16             a table of 16: one shift    halves of bytes; E2M1 twice as large, from 0 on
@@ -120,6 +120,16 @@ INLINE vf codes_step(const int kind, const codes_table *t, v_words words, const 
     return v_pairs_of(codes_float(kind, t, words, step), codes_float(kind, t, words, step + 2));
 #else
     return codes_float(kind, t, words, step);
+#endif
+}
+
+/* An operand of codes as tiles multiply it: bytes around 0, as tiles have signed ones on both sides. */
+INLINE vf codes_in_tiles(vf codes, int middle) {
+#if defined(TILE_BYTE_DOT) && defined(TILE_AMX)
+    return v_bytes_less(codes, middle);
+#else
+    (void)middle;
+    return codes;
 #endif
 }
 

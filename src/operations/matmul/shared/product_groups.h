@@ -262,7 +262,7 @@ static few_fn few_of(int64_t rows, int kind) {
 /* A block of a stream from `column` on, behind `used` words of the chunk. */
 INLINE void chunk_block(const int kind, const group_codes *c, const packed_block *b,
                         const uint8_t *stream, int column, int64_t ahead, float *to) {
-    const int unit = kind == CODES_EIGHT ? 8 : 4;
+    const int unit = kind == CODES_EIGHT ? 8 : 4, middle = group_middle(c->q);
     const uint8_t *line = stream + b->at + column * 4;
     const codes_table table = c->table;
     const int64_t scales = (c->form.scale_bytes + c->form.zero_bytes) * PACKED_COLUMNS;
@@ -275,7 +275,7 @@ INLINE void chunk_block(const int kind, const group_codes *c, const packed_block
             const v_words words = v_words_at(line + j * 4 * VL);
             EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++)
                 v_store(to + (w * (unit / CODES_STEP) + step) * TILE_COLUMNS + j * VL,
-                        codes_step(kind, &table, words, step));
+                        codes_in_tiles(codes_step(kind, &table, words, step), middle));
         }
     }
 }

@@ -57,7 +57,7 @@ INLINE bool rows_load(const ejk_dtype dtype, const void *from, int64_t count, fl
         bad |= (v_words)(size > 0x5d800000u) | (v_words)(size - 1 < 0x0d800000u - 1);
         v_store(to + k, v);
     }
-    return v_largest(v_numbers(bad & 1)) == 0;
+    return !v_any_gt(v_numbers(bad & 1), v_zero());
 }
 
 /* Rounds `count` elements, and what is 0 behind them, to whole numbers up to 127; returns their scale. */

@@ -19,9 +19,9 @@
 
 enum { TILE_HALF = 16 * TILE_STEP };
 
-/* Bytes of a are signed, those of b are not. Pairs of a pass by the first-level cache, which b fills. */
+/* Bytes are signed. Pairs of a pass by the first-level cache, which b fills. */
 #ifdef TILE_BYTE_DOT
-#define TILE_DOT(sums, a, b)   _tile_dpbsud(sums, a, b)
+#define TILE_DOT(sums, a, b)   _tile_dpbssd(sums, a, b)
 #define TILE_LEFT(tile, a, by) _tile_loadd(tile, a, by)
 #else
 #define TILE_DOT(sums, a, b)   _tile_dpbf16ps(sums, a, b)
