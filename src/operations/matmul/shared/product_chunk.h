@@ -111,8 +111,8 @@ INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
     const float *words = chunk->words;
     for (int64_t n = 0, some; n < chunk->blocks; n += some) {
         some = ejki_min(chunk->blocks - n, SETTLED);
+        tiles_blocks(both, some, &chunk->steps[n], x, words, inner[0]);
         for (int64_t b = 0; b < some; b++) {
-            tiles_multiply(both, chunk->steps[n + b], x, words, inner[b], false);
             x += chunk->steps[n + b] * TILE_ROWS;
             words += chunk->steps[n + b] * TILE_COLUMNS;
         }
