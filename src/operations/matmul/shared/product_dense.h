@@ -234,9 +234,7 @@ static void multiply_piece(product_block *k, int64_t panels, int64_t from, int64
         for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
             const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
             const float *a = k->a + t * PRODUCT_DEPTH + from * TILE_ROWS;
-            float *c = sums + t * TILE_COLUMNS, *next = c + TILE_ROWS * TILE_COLUMNS;
-            for (int i = 0; add && t + TILE_ROWS < k->rows && i < TILE_ROWS * TILE_COLUMNS; i += 16)
-                __builtin_prefetch(next + i, 0, 2);
+            float *c = sums + t * TILE_COLUMNS;
             if (!fit || !k->fit[t / TILE_ROWS])
                 tiles_exact(rows, words, a, b, c, add);
             else if (rows > 16)
