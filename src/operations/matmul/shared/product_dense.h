@@ -194,15 +194,15 @@ INLINE void ask_lines(product_ahead *ahead, int64_t n) {
     }
 }
 
-/* Whole panels of whole pairs; lines are asked for, as many as half of those that are read. */
+/* Whole panels of whole pairs; `lines` lines are asked for with each row of words. */
 static __attribute__((noinline)) bool pack_panels(product_block *k, const char *b, int64_t words,
-                                                  int64_t panels) {
+                                                  int64_t panels, int64_t lines) {
     const int64_t stride = k->p->b.row * element_size(EJK_DTYPE_BF16);
     float *target = k->b;
     v_tiny tiny = v_tiny_none();
     for (int64_t w = 0; w < words; w++, b += 2 * stride, target += TILE_COLUMNS) {
         float *to = target;
-        ask_lines(&k->ahead, panels);
+        ask_lines(&k->ahead, lines);
         for (int64_t i = 0; i < panels; i++, to += words * TILE_COLUMNS) {
             const vf first = v_load_pairs(b + i * 4 * VL);
             const vf second = v_load_pairs(b + stride + i * 4 * VL);
@@ -260,10 +260,13 @@ static void sum_pieces(ejk_dtype dtype, product_block *k, mm_size first, mm_size
         const bool whole =
             !k->p->b.flipped && columns % TILE_COLUMNS == 0 && own == some * TILE_UNIT;
         const int64_t steps = panels * ejki_cdiv(k->rows, TILE_ROWS) * (some / TILE_STEP);
+        /* Where tiles take little time half of the lines are asked for while a piece is packed. */
+        const bool early = whole && shape_is_flat(k->rows);
         look_ahead(dtype, k, from + some < words ? b_at(dtype, k, at + own, column) : then, own,
-                   PACK_COLUMNS, whole ? 2 * steps : steps);
-        const bool fit = whole ? pack_panels(k, b_at(dtype, k, at, column), some, panels)
-                               : CALL_TYPED(dtype, pack_b, k, at, own, column, columns, k->b);
+                   PACK_COLUMNS, early ? 2 * steps : steps);
+        const bool fit =
+            whole ? pack_panels(k, b_at(dtype, k, at, column), some, panels, early ? panels : 0)
+                  : CALL_TYPED(dtype, pack_b, k, at, own, column, columns, k->b);
         multiply_piece(k, panels, from, some, fit, first > 0 || from > 0, sums);
     }
 }

@@ -120,9 +120,13 @@ static inline int64_t shape_stream_rows(void) {
 
 /* Words that `words` of the depth take in memory: tiles have them in steps of 16, those behind the last one being 0. */
 enum { TILE_STEP = 16 };
+/* Whether so few rows meet b that it takes more time to come than to be multiplied. */
+static inline bool shape_is_flat(int64_t rows) {
+    return rows <= 128;
+}
 /* Words of the depth that are packed before that many rows meet them. */
 static inline int64_t shape_piece(int64_t rows) {
-    return rows <= 128 ? 128 : 256;
+    return shape_is_flat(rows) ? 128 : 256;
 }
 static inline int64_t pack_room(int64_t words) {
 #ifdef TILE_AMX
