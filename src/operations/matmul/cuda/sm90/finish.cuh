@@ -137,7 +137,11 @@ DEVICE void write_pairs(const out_row &r, int c, const float (&x)[4][2]) {
     }
 }
 #else
-/* A run of eight in part, or not at a multiple of 16 bytes. A function of its own: there are many fast ones. */
+/*
+ * A run of eight in part, or not at a multiple of 16 bytes. A function of its own: there are many fast ones. All lanes
+ * of a warp call it, or none: ptxas (13.0) lets a function change uniform registers in which another branch, which the
+ * other lanes may take after it, has an address.
+ */
 static __device__ __noinline__ void write_some(u16 *to, uint4 run, int count) {
     const u32 word[4] = {run.x, run.y, run.z, run.w};
 #pragma unroll
@@ -156,10 +160,9 @@ DEVICE void write_pairs(const out_row &r, int c, const float (&x)[4][2]) {
     }
     const int own = c + 8 * (threadIdx.x % 4);
     u16 *to = (u16 *)r.out + own;
-    if (own + 8 <= r.fast)
-        *(uint4 *)to = run;
-    else if (own < r.count)
-        write_some(to, run, r.count - own);
+    const bool is_fast = own + 8 <= r.fast;
+    if (is_fast) *(uint4 *)to = run;
+    if (__any_sync(~0u, !is_fast && own < r.count)) write_some(to, run, is_fast ? 0 : r.count - own);
 }
 #endif
 
