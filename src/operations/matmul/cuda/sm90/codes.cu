@@ -16,13 +16,11 @@
 #define ROW_PITCH 0
 #define SCALES_AT_ONCE 4
 #define WARPS     (PART_WARPS + (LINES > 16 ? 4 : 1)) /* registers can be moved from a warpgroup to others */
-#include "operations/matmul/cuda/sm90/codes_step.cuh"
+#define OWN_PARTS PHASES
+#include "operations/matmul/cuda/sm90/codes_ring.cuh"
 
 enum {
-    ROW_BOXES = DEPTH / 64,
-    STAGE_BYTES = BOXES * CODE_BOX + ROW_BOXES * BOX,
     PRODUCER_REGS = 40, CONSUMER_REGS = 232,
-    PARTS = SPLIT_DEPTH * PHASES,
 };
 
 struct layout {
@@ -37,34 +35,10 @@ struct layout {
     u64 full[STAGES], empty[STAGES];
 };
 
-typedef pipeline_state<STAGES> stage_place;
-
-/* ---- Copies ------------------------------------------------------------------------------------------- */
-
-/* Step n of a block's, of all. */
-DEVICE int step_of(int rank, int n) {
-    return n / PHASES * PARTS + rank * PHASES + n % PHASES;
-}
-
-/* One thread. */
-DEVICE void load_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int steps) {
-    const u32 stages = shared_address(shared.stage);
-    const int line = (int)(at.s.first + at.row);
-    stage_place to = {0, 1};
-#pragma unroll 1
-    for (int n = 0, step = step_of(rank, 0); step < steps; step = step_of(rank, ++n)) {
-        const u32 full = shared_address(&shared.full[to.stage]), stage = stages + to.stage * STAGE_BYTES;
-        mbarrier_wait(shared_address(&shared.empty[to.stage]), to.parity);
-        mbarrier_expect(full, STAGE_BYTES);
-#pragma unroll
-        for (int box = 0; box < BOXES; box++)
-            tma_load(stage + box * CODE_BOX, &a.codes, full, step * CODE_BYTES, (int)box_column(a.p, at.column, box),
-                     (int)at.s.held, 0);
-#pragma unroll
-        for (int box = 0; box < ROW_BOXES; box++)
-            tma_load(stage + BOXES * CODE_BOX + box * BOX, &a.a, full, step * DEPTH + box * 64, line, 0, 0);
-        to.next();
-    }
+/* Of this block. */
+DEVICE int steps_of_block(int rank, int steps) {
+    const int rest = steps % PARTS - rank * PHASES;
+    return steps / PARTS * PHASES + (rest < 0 ? 0 : rest < PHASES ? rest : PHASES);
 }
 
 DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int steps,
@@ -126,7 +100,9 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     const int steps = (int)a.steps;
     if (warp >= PART_WARPS) {
         if (LINES > 16) setmaxnreg_dec<PRODUCER_REGS>();
-        if (threadIdx.x == 32 * PART_WARPS) load_steps(a, shared, at, rank, steps);
+        if (threadIdx.x == 32 * PART_WARPS)
+            load_steps(a, shared_address(shared.stage), shared.full, shared.empty, at, rank,
+                       steps_of_block(rank, steps));
         __syncwarp();
         if (SPLIT_DEPTH > 1) cluster_sync();
     } else { /* with what comes after products: it would have the registers of copies */

@@ -16,17 +16,14 @@
 #define PHASES (128 / COLUMNS)
 #define TILES  1
 #define WARPS  (PART_WARPS + 4) /* the last four: one copies, others order rows */
-#include "operations/matmul/cuda/sm90/codes_step.cuh"
+#define SETS   2                /* parts of the depth that a warpgroup has */
+#define OWN_PARTS (PHASES * SETS)
+#include "operations/matmul/cuda/sm90/codes_ring.cuh"
 #include "operations/matmul/cuda/sm90/codes_wgmma.cuh"
 
 enum {
-    ROW_BOXES = DEPTH / 64,
-    STAGE_BYTES = BOXES * CODE_BOX + ROW_BOXES * BOX,
     SORTERS = 3,
     SERVICE_REGS = 88, CONSUMER_REGS = 208,
-    SETS = 2, /* parts of the depth that a warpgroup has */
-    OWN_PARTS = PHASES * SETS,
-    PARTS = SPLIT_DEPTH * OWN_PARTS,
     UNITS = CODE_CHUNKS / UNIT,
 };
 
@@ -42,35 +39,7 @@ struct layout {
     u64 full[STAGES], ordered[STAGES], empty[STAGES];
 };
 
-typedef pipeline_state<STAGES> stage_place;
-
-/* ---- Copies ------------------------------------------------------------------------------------------- */
-
-/* Step n of this block's, of all. There may be no such step: all is 0 then. */
-DEVICE int step_of(int rank, int n) {
-    return n / OWN_PARTS * PARTS + rank * OWN_PARTS + n % OWN_PARTS;
-}
-
-/* One thread. */
-DEVICE void load_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int count) {
-    const u32 stages = shared_address(shared.stage);
-    const int line = (int)(at.s.first + at.row);
-    stage_place to = {0, 1};
-#pragma unroll 1
-    for (int n = 0; n < count; n++, to.next()) {
-        const int step = step_of(rank, n);
-        const u32 full = shared_address(&shared.full[to.stage]), stage = stages + to.stage * STAGE_BYTES;
-        mbarrier_wait(shared_address(&shared.empty[to.stage]), to.parity);
-        mbarrier_expect(full, STAGE_BYTES);
-#pragma unroll
-        for (int box = 0; box < ROW_BOXES; box++)
-            tma_load(stage + BOXES * CODE_BOX + box * BOX, &a.a, full, step * DEPTH + box * 64, line, 0, 0);
-#pragma unroll
-        for (int box = 0; box < BOXES; box++)
-            tma_load(stage + box * CODE_BOX, &a.codes, full, step * CODE_BYTES, (int)box_column(a.p, at.column, box),
-                     (int)at.s.held, 0);
-    }
-}
+/* ---- Rows --------------------------------------------------------------------------------------------- */
 
 /* Warp `own` of SORTERS. */
 DEVICE void order_steps(layout &shared, int own, int count) {
@@ -216,7 +185,8 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     const int count = ((int)a.steps + PARTS - 1) / PARTS * OWN_PARTS;
     if (warp >= PART_WARPS) {
         setmaxnreg_dec<SERVICE_REGS>();
-        if (threadIdx.x == 32 * PART_WARPS) load_steps(a, shared, at, rank, count);
+        if (threadIdx.x == 32 * PART_WARPS)
+            load_steps(a, shared_address(shared.stage), shared.full, shared.empty, at, rank, count);
         if (warp > PART_WARPS) order_steps(shared, warp - PART_WARPS - 1, count);
         __syncwarp();
         cluster_sync();
