@@ -9,8 +9,8 @@ static const char text[] = "operations/matmul/cuda/sm90/codes.cu";
 static const char wide_text[] = "operations/matmul/cuda/sm90/codes_wide.cu";
 
 enum {
-    PART_WARPS = CODE_COLUMNS / 32 * CODE_PHASES, /* that multiply */
-    FEW_LINES = 16,                               /* more want registers of other warps */
+    LEAST_LINES = 8,
+    FEW_LINES = 16,           /* more want registers of other warps */
     BLOCK_BYTES = 226 * 1024, /* of shared memory, for all blocks on a processor */
     SERVICE_BYTES = 1024,
     SCALE_BYTES = 16 * 1024, /* of scales of a block's next steps, two steps at least */
@@ -29,7 +29,8 @@ enum {
 typedef struct shape {
     int64_t lines, depth, steps, group, split, window, resident, stages, threads, shared_bytes,
         columns;
-    bool is_wide; /* by codes_wide.cu */
+    int64_t tiles; /* of 16 rows of codes, a warp of codes.cu has */
+    bool is_wide;  /* by codes_wide.cu */
 } shape;
 
 bool ejki_mm_codes_have_table(const mm_quant *q) {
@@ -97,16 +98,17 @@ static shape shape_of(const mm_product *p) {
     if (is_wide(p, &s)) return wide_shape(p, s);
     const int64_t stage = CODE_COLUMNS * CODE_BYTES + s.lines * s.depth * 2;
     const int64_t table = ejki_mm_codes_have_table(q) ? CODE_TABLE_BYTES : 0;
-    const int64_t scales =
-        PART_WARPS * (CODE_CHUNKS / s.group) * 32 * (int64_t)sizeof(float) * (q->zero_type ? 2 : 1);
+    const int64_t scales = CODE_COLUMNS * CODE_PHASES * (CODE_CHUNKS / s.group) *
+                           (int64_t)sizeof(float) * (q->zero_type ? 2 : 1);
     s.window =
         ejki_min(ejki_max(2, SCALE_BYTES / scales), ejki_cdiv(s.steps, s.split * CODE_PHASES));
     const double blocks = (double)row_tiles(p, s.lines) * (double)column_tiles(p) * (double)s.split;
     s.resident = s.lines <= FEW_LINES && !table && blocks > PROCESSORS ? 2 : 1;
+    s.tiles = s.lines == LEAST_LINES && s.resident == 1 ? 1 : 2;
     const int64_t left = BLOCK_BYTES / s.resident - SERVICE_BYTES - table - s.window * scales;
     s.stages = ejki_min(MOST_STAGES, left / stage);
     s.shared_bytes = s.stages * stage + table + s.window * scales + SERVICE_BYTES;
-    s.threads = 32 * (PART_WARPS + (s.lines > FEW_LINES ? 4 : 1));
+    s.threads = 32 * (CODE_COLUMNS / 16 / s.tiles * CODE_PHASES + (s.lines > FEW_LINES ? 4 : 1));
     return s;
 }
 
@@ -171,10 +173,12 @@ static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     ejki_cuda_add(&constants, "WINDOW", s.window);
     ejki_cuda_add(&constants, "SPLIT_DEPTH", s.split);
     ejki_cuda_add(&constants, "STAGES", s.stages);
-    if (s.is_wide)
+    if (s.is_wide) {
         ejki_cuda_add(&constants, "COLUMNS", s.columns);
-    else
+    } else {
         ejki_cuda_add(&constants, "RESIDENT", s.resident);
+        ejki_cuda_add(&constants, "TILES", s.tiles);
+    }
     ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, s.is_wide ? wide_text : text, "product",
                    &constants);
 }

@@ -10,9 +10,11 @@
  *
  * A row's bits depend neither on other rows nor on how many there are.
  *
- * Constants: those of codes_step.cuh; SPLIT_DEPTH; STAGES; RESIDENT, blocks on an SM.
+ * Constants: those of codes_step.cuh; SPLIT_DEPTH; STAGES; RESIDENT, blocks on an SM; TILES, of 16 rows of codes, that
+ * a warp has: 1 makes twice as many warps, which hide more of what each waits for.
  */
 #define COLUMNS   CODE_COLUMNS
+#define PHASES    CODE_PHASES
 #define ROW_PITCH 0
 #define SCALES_AT_ONCE 4
 #define WARPS     (PART_WARPS + (LINES > 16 ? 4 : 1)) /* registers can be moved from a warpgroup to others */
@@ -58,7 +60,7 @@ DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place 
     for (int step = step_of(rank, phase); step < steps; step += PARTS) {
         if (window == 0) {
             __syncwarp();
-            load_scales(a.p, scales, row, step, PARTS);
+            load_scales(a.p, scales, row, step + threadIdx.x % 32 / OWN_ROWS * PARTS, SHARERS * PARTS);
         }
         mbarrier_wait(shared_address(&shared.full[from.stage]), from.parity);
         const u32 stage = stages + from.stage * STAGE_BYTES;
