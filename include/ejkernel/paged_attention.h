@@ -47,7 +47,10 @@
 extern "C" {
 #endif
 
-/** Configuration. num_splits and the rest of the documented numbers are kept; what has an effect is fwd_params. */
+/**
+ * Configuration, one for the family: that of ragged_decode_attention has fwd_params alone in the documents, those of
+ * page_attention and the ragged ones have the numbers. These are kept; what has an effect is fwd_params.
+ */
 #define EJK_PAGED_ATTENTION_CONFIG(F, R)                                                           \
     EJK_BASE_OPERATION_CONFIG(F, R)                                                                \
     F(OPT_INT, num_splits, EJK_OPTIONAL, "0", "", "of the documented record; no effect")           \
@@ -56,6 +59,8 @@ extern "C" {
     F(OPT_INT, num_kv_pages_per_block, EJK_OPTIONAL, "unset", "pages",                             \
       "of the documented record; no effect")                                                       \
     F(OPT_INT, num_queries_per_block, EJK_OPTIONAL, "unset", "queries",                            \
+      "of the documented record; no effect")                                                       \
+    F(OPT_INT, chunk_prefill_size, EJK_OPTIONAL, "unset", "queries",                               \
       "of the documented record; no effect")                                                       \
     F(OPT_INT, num_warps, EJK_OPTIONAL, "4", "", "of the documented record; no effect")            \
     F(OPT_INT, num_stages, EJK_OPTIONAL, "1", "", "of the documented record; no effect")           \

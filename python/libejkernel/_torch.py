@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions on tensors of PyTorch, made from the description of their operations.
 
-Each operation has an operator, registered in C: its tensors, each of which may be missing, then the text of the call;
-it returns the list of results. Fake kernel, gradients, mapped axes and autocast are registered here, from the
-description too. The function in front finds the text of a call by its other arguments, which is why it is a text of
+Each operation has an operator, registered in C where PyTorch allows it: its tensors, each of which may be missing, then
+the text of the call; it returns the list of results. Fake kernel, gradients, mapped axes and autocast are registered
+here, from the description too. The function in front finds the text of a call by its other arguments, which is why it is a text of
 its own, compiled when it is first asked for, as those on NumPy arrays are.
 """
 
@@ -16,12 +16,12 @@ from functools import cache, lru_cache
 
 import torch
 
-from . import _foreign, _library, _shapes, _signature
+from . import _foreign, _library, _shapes, _signature, _torch_kernels
 from ._description import catalogue
 
 _library.declare(
     {
-        "ejk_torch_start": ((_library._S, _library._S), _library._I),
+        "ejk_torch_start": ((_library._S, _library._S, _library._P), _library._I),
         "ejk_torch_define": ((_library._S, _library._S, ctypes.c_bool), _library._I),
     }
 )
@@ -35,11 +35,18 @@ _transforms_active = torch._C._are_functorch_transforms_active
 def start():
     """Registers all operators with PyTorch."""
     _foreign.start()
-    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    paths = [os.path.join(folder, f"libtorch_{device}.so").encode() for device in ("cpu", "cuda")]
-    _library.check(_library.lib.ejk_torch_start(*paths))
     for name in catalogue().names():
         _register(name)
+
+
+@cache
+def _defines_in_c():
+    """Has C find PyTorch's functions: whether those are there that take operators."""
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    paths = [os.path.join(folder, f"libtorch_{device}.so").encode() for device in ("cpu", "cuda")]
+    defines = ctypes.c_bool()
+    _library.check(_library.lib.ejk_torch_start(*paths, ctypes.byref(defines)))
+    return defines.value
 
 
 @cache
@@ -64,8 +71,15 @@ def _register(name):
 
 
 def _define(name, schema):
-    _library.check(_library.lib.ejk_torch_define(name.encode(), schema.encode(), schema.endswith("[]")))
-    torch.library.register_fake(f"{_NAMESPACE}::{name}", _fake if schema.endswith("[]") else _fake_values)
+    as_list = schema.endswith("[]")
+    if _defines_in_c():
+        _library.check(_library.lib.ejk_torch_define(name.encode(), schema.encode(), as_list))
+    else:
+        _registrations().define(schema)
+        for key in ("CPU", "CUDA"):
+            kernel = _torch_kernels.returning_list if as_list else _torch_kernels.returning_values
+            _registrations().impl(name, kernel, key)
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", _fake if as_list else _fake_values)
     _register_autocast(name)
 
 

@@ -24,7 +24,7 @@ from framework_calls import (  # noqa: E402
     same_bits,
     wishes,
 )
-from libejkernel import _foreign, _signature, _torch  # noqa: E402
+from libejkernel import _foreign, _signature, _torch, _torch_kernels  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
 from test_own_operation import scale_by  # noqa: E402, F401
 from watch import left_behind  # noqa: E402
@@ -100,6 +100,27 @@ def test_results_have_the_bits_of_c(name):
         for (each, right), result in zip(expected.items(), found[-len(expected) :]):
             if not wish.is_open(each) or array(result).dtype == right.dtype:
                 assert same_bits(array(result), right), f"{wish.call.text}: {each}"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_kernels_in_python(name):
+    """Those of PyTorch 2.9 do what the operator does, in any version."""
+    for wish in wishes(name, few(2)):
+        operator, arguments = operator_call(wish)
+        copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in arguments]
+        updates = operator.name().partition(".")[0].endswith("_")
+        kernel = _torch_kernels.returning_values if updates else _torch_kernels.returning_list
+        pairs = [*zip(_torch._as_list(kernel(*copies)), _torch._as_list(operator(*arguments)), strict=True)]
+        pairs += [pair for pair in zip(copies, arguments) if isinstance(pair[0], torch.Tensor) and updates]
+        assert all(same_bits(array(found), array(right)) for found, right in pairs), wish.call.text
+
+
+def test_failures_of_kernels_in_python():
+    function, (q, k, v), _ = attention()
+    text = f"{function.__name__};query,key,value;out;0;{{}}"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="INVALID_SHAPE: value: axis"):
+            _torch_kernels.returning_list(q, k[:, :, :3], v, text)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

@@ -14,17 +14,11 @@ typedef uint64_t value;
 typedef void *handle;
 typedef int32_t error;
 
-/* The version of PyTorch whose conventions are followed: 2.10. */
+/* The version of PyTorch whose conventions operators follow: 2.10. */
 #define BUILD_VERSION ((uint64_t)2 << 56 | (uint64_t)10 << 48)
 
-#define FUNCTIONS(X)                                                                               \
-    X(define_library, "aoti_torch_library_init_fragment", error,                                   \
-      (const char *, const char *, uint32_t, handle *))                                            \
-    X(implement_library, "aoti_torch_library_init_impl", error,                                    \
-      (const char *, const char *, const char *, uint32_t, handle *))                              \
-    X(define, "aoti_torch_library_def", error, (handle, const char *))                             \
-    X(implement, "torch_library_impl", error,                                                      \
-      (handle, const char *, void (*)(value *, uint64_t, uint64_t), uint64_t))                     \
+/* What calls need. */
+#define CALL_FUNCTIONS(X)                                                                          \
     X(get_rank, "aoti_torch_get_dim", error, (handle, int64_t *))                                  \
     X(get_sizes, "aoti_torch_get_sizes", error, (handle, int64_t **))                              \
     X(get_strides, "aoti_torch_get_strides", error, (handle, int64_t **))                          \
@@ -35,23 +29,41 @@ typedef int32_t error;
     X(copy, "aoti_torch_copy_", error, (handle, handle, int32_t))                                  \
     X(empty, "aoti_torch_empty_strided", error,                                                    \
       (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, handle *))            \
-    X(delete_tensor, "aoti_torch_delete_tensor_object", error, (handle))                           \
-    X(new_list, "torch_new_list_reserve_size", error, (size_t, handle *))                          \
-    X(push_back, "torch_list_push_back", error, (handle, value))                                   \
+    X(delete_tensor, "aoti_torch_delete_tensor_object", error, (handle))
+
+/* What operators need besides, from PyTorch 2.10 on. */
+#define OPERATOR_FUNCTIONS(X)                                                                      \
     X(parallel_for, "torch_parallel_for", error,                                                   \
       (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void *), void *))                     \
     X(count_threads, "torch_get_num_threads", error, (uint32_t *))                                 \
+    X(define_library, "aoti_torch_library_init_fragment", error,                                   \
+      (const char *, const char *, uint32_t, handle *))                                            \
+    X(implement_library, "aoti_torch_library_init_impl", error,                                    \
+      (const char *, const char *, const char *, uint32_t, handle *))                              \
+    X(define, "aoti_torch_library_def", error, (handle, const char *))                             \
+    X(implement, "torch_library_impl", error,                                                      \
+      (handle, const char *, void (*)(value *, uint64_t, uint64_t), uint64_t))                     \
+    X(new_list, "torch_new_list_reserve_size", error, (size_t, handle *))                          \
+    X(push_back, "torch_list_push_back", error, (handle, value))                                   \
     X(delete_string, "torch_delete_string", error, (handle))                                       \
     X(string_length, "torch_string_length", error, (handle, size_t *))                             \
     X(string_text, "torch_string_c_str", error, (handle, const char **))                           \
-    X(check, "aoti_torch_check", void, (bool, const char *, const char *, uint32_t, const char *))
+    X(check, "aoti_torch_check", void, (bool, const char *, const char *, uint32_t, const char *)) \
+    X(delete_value, "_ZdlPv", void, (void *)) /* C++'s operator delete: optional values are boxed */
+
+/* PyTorch's threads where there is no torch_parallel_for: what that is made of. */
+#define THREAD_FUNCTIONS(X)                                                                        \
+    X(start_region, "GOMP_parallel", void, (void (*)(void *), void *, unsigned, unsigned))         \
+    X(region_threads, "_ZN2at15get_num_threadsEv", int, (void))
 
 static struct {
 #define MEMBER(name, symbol, result, parameters) result(*name) parameters;
-    FUNCTIONS(MEMBER)
+    CALL_FUNCTIONS(MEMBER)
+    OPERATOR_FUNCTIONS(MEMBER)
+    THREAD_FUNCTIONS(MEMBER)
 #undef MEMBER
-    void (*delete_value)(void *);          /* C++'s operator delete: optional values are boxed */
     error (*get_stream)(int32_t, void **); /* that of CUDA; NULL where PyTorch has no CUDA */
+    bool has_calls, has_operators, has_regions;
     handle definitions, implementations[2];
 } torch;
 
@@ -178,6 +190,10 @@ static void run_tasks(int64_t begin, int64_t end, void *loop_) {
         loop->task(loop->argument, i);
 }
 
+static void run_in_region(void *loop) {
+    run_tasks(0, 0, loop);
+}
+
 /* On PyTorch's threads, which keep spinning for a while after each of its own loops and would be in the way. */
 static void run_loop(void *unused, ejk_task_fn task, void *argument, int64_t count) {
     (void)unused;
@@ -187,6 +203,23 @@ static void run_loop(void *unused, ejk_task_fn task, void *argument, int64_t cou
         torch.parallel_for(0, ejki_min(threads, count), 1, run_tasks, &loop) == 0)
         return;
     run_tasks(0, 0, &loop); // what nobody has taken
+}
+
+/* The same without torch_parallel_for. */
+static void run_loop_in_region(void *unused, ejk_task_fn task, void *argument, int64_t count) {
+    (void)unused;
+    const int64_t threads = ejki_min(torch.region_threads(), count);
+    shared_loop loop = {.task = task, .argument = argument, .count = count};
+    if (threads > 1)
+        torch.start_region(run_in_region, &loop, (unsigned)threads, 0);
+    else
+        run_in_region(&loop);
+}
+
+/* What runs loops; NULL: the library's own threads, as in a child, where PyTorch's are not. */
+static ejk_parallel_for_fn loops_of_torch(void) {
+    if (ejki_is_child()) return NULL;
+    return torch.has_operators ? run_loop : torch.has_regions ? run_loop_in_region : NULL;
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------ */
@@ -211,19 +244,15 @@ static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
     return status;
 }
 
-static ejk_status run(operator_call *call, handle text) {
+static ejk_status run(operator_call *call, const char *text, size_t length) {
     ejk_tensor operands[EJKI_CALL_TENSORS];
-    const char *characters;
-    size_t length;
-    EJKI_TRY(check_torch(torch.string_length(text, &length) || torch.string_text(text, &characters),
-                         "a text cannot be read"));
     for (int32_t i = 0; i < call->operands; i++) {
         ejk_tensor *view = &operands[i];
         bool updated;
         EJKI_TRY(view_of(call->handles[i], view));
         int32_t last = view->rank - 1;
         if (last < 0 || view->strides[last] == 1 || view->shape[last] <= 1) continue;
-        EJKI_TRY(ejki_operand_is_updated(characters, length, i, &updated));
+        EJKI_TRY(ejki_operand_is_updated(text, length, i, &updated));
         if (updated)
             return ejki_fail(
                 EJK_STATUS_INVALID_LAYOUT,
@@ -231,19 +260,34 @@ static ejk_status run(operator_call *call, handle text) {
                 (long long)view->strides[last]);
         EJKI_TRY(copy_operand(&call->handles[i], view));
     }
-    ejki_call wanted = {.text = characters,
+    ejki_call wanted = {.text = text,
                         .length = length,
                         .tensors = operands,
                         .count = call->operands,
                         .make = make_results,
                         .take = take_workspace,
                         .user = call,
-                        .parallel_for = ejki_is_child() ? NULL : run_loop};
+                        .parallel_for = loops_of_torch()};
     if (call->operands > 0 && operands[0].device_type == EJK_DEVICE_CUDA) {
         call->device = operands[0].device_index;
         EJKI_TRY(current_stream(call->device, &wanted.stream));
     }
     return ejki_run_call(&wanted);
+}
+
+/* What a call has of PyTorch and did not give away goes. */
+static void release(operator_call *call) {
+    for (int32_t i = 0; i < call->operands + call->results; i++)
+        torch.delete_tensor(call->handles[i]);
+    if (call->workspace) torch.delete_tensor(call->workspace);
+}
+
+static ejk_status run_with_string(operator_call *call, handle text) {
+    const char *characters;
+    size_t length;
+    EJKI_TRY(check_torch(torch.string_length(text, &length) || torch.string_text(text, &characters),
+                         "a text cannot be read"));
+    return run(call, characters, length);
 }
 
 /* Takes the tensors that are there off the stack; `inputs` are all values but the text. */
@@ -282,10 +326,9 @@ static void run_operator(value *stack, uint64_t inputs, bool as_list) {
     operator_call call = {.operands = 0, .results = 0};
     handle text = (handle)(uintptr_t)stack[inputs - 1];
     take_operands(stack, inputs - 1, &call);
-    ejk_status status = run(&call, text);
+    ejk_status status = run_with_string(&call, text);
     if (status == EJK_OK) status = hand_over(&call, as_list, stack);
-    for (int32_t i = 0; i < call.operands + call.results; i++) torch.delete_tensor(call.handles[i]);
-    if (call.workspace) torch.delete_tensor(call.workspace);
+    release(&call);
     torch.delete_string(text);
     if (status == EJK_OK) return;
     char sentence[1024];
@@ -303,29 +346,58 @@ static void kernel_of_values(value *stack, uint64_t inputs, uint64_t outputs) {
     run_operator(stack, inputs, false);
 }
 
+ejk_status ejk_torch_call(const char *text, void *const *operands, int32_t count, void **results,
+                          int32_t *made) {
+    operator_call call = {.operands = 0, .results = 0};
+    if (!torch.has_calls)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "PyTorch is not in use: ejk_torch_start() first");
+    for (int32_t i = 0; i < count; i++) {
+        if (call.operands == EJKI_CALL_TENSORS)
+            torch.delete_tensor(operands[i]);
+        else
+            call.handles[call.operands++] = operands[i];
+    }
+    const ejk_status status = run(&call, text, strlen(text));
+    if (status == EJK_OK) {
+        *made = call.results;
+        memcpy(results, call.handles + call.operands, (size_t)call.results * sizeof *results);
+        call.results = 0;
+    }
+    release(&call);
+    return status;
+}
+
 /* ---- Registering ------------------------------------------------------------------------------------------ */
 
 static ejk_status look_up(void *library, const char *symbol, void *out) {
     void *found = dlsym(library, symbol);
     if (!found)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE, "this PyTorch has no %s, expected 2.10 or later",
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "this PyTorch has no %s, expected 2.9 or later",
                          symbol);
     memcpy(out, &found, sizeof found);
     return EJK_OK;
 }
 
-ejk_status ejk_torch_start(const char *path, const char *cuda_path) {
-    if (!path) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "path is NULL");
-    if (torch.definitions) return EJK_OK;
-    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    if (!library)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE, "%s is not loaded: import torch first", path);
 #define LOOK_UP(name, symbol, result, parameters) EJKI_TRY(look_up(library, symbol, &torch.name));
-    FUNCTIONS(LOOK_UP)
+
+static ejk_status look_up_calls(void *library) {
+    CALL_FUNCTIONS(LOOK_UP)
+    return EJK_OK;
+}
+
+static ejk_status look_up_operators(void *library) {
+    OPERATOR_FUNCTIONS(LOOK_UP)
+    return EJK_OK;
+}
+
+static ejk_status look_up_threads(void *library) {
+    THREAD_FUNCTIONS(LOOK_UP)
+    return EJK_OK;
+}
+
 #undef LOOK_UP
-    EJKI_TRY(look_up(library, "_ZdlPv", &torch.delete_value));
-    void *cuda = cuda_path ? dlopen(cuda_path, RTLD_NOW | RTLD_NOLOAD) : NULL;
-    if (cuda) EJKI_TRY(look_up(cuda, "aoti_torch_get_current_cuda_stream", &torch.get_stream));
+
+static ejk_status make_libraries(void) {
     for (int32_t i = 0; i < 2; i++)
         EJKI_TRY(check_torch(torch.implement_library("libejkernel", keys[i], "operators.c", 0,
                                                      &torch.implementations[i]),
@@ -334,10 +406,29 @@ ejk_status ejk_torch_start(const char *path, const char *cuda_path) {
                        "a library of operators cannot be made");
 }
 
+ejk_status ejk_torch_start(const char *path, const char *cuda_path, bool *defines) {
+    if (!path || !defines) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "path or defines is NULL");
+    if (!torch.has_calls) {
+        void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+        if (!library)
+            return ejki_fail(EJK_STATUS_UNAVAILABLE, "%s is not loaded: import torch first", path);
+        EJKI_TRY(look_up_calls(library));
+        void *cuda = cuda_path ? dlopen(cuda_path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+        if (cuda) EJKI_TRY(look_up(cuda, "aoti_torch_get_current_cuda_stream", &torch.get_stream));
+        torch.has_operators = look_up_operators(library) == EJK_OK;
+        torch.has_regions = look_up_threads(library) == EJK_OK;
+        if (torch.has_operators) EJKI_TRY(make_libraries());
+        torch.has_calls = true;
+    }
+    *defines = torch.has_operators;
+    return EJK_OK;
+}
+
 ejk_status ejk_torch_define(const char *name, const char *schema, bool as_list) {
     if (!name || !schema) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
     if (!torch.definitions)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE, "PyTorch is not in use: ejk_torch_start() first");
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "no PyTorch is in use in which operators can be defined in C");
     EJKI_TRY(check_torch(torch.define(torch.definitions, schema), schema));
     for (int32_t i = 0; i < 2; i++)
         EJKI_TRY(check_torch(torch.implement(torch.implementations[i], name,

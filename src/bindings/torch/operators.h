@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators of PyTorch, registered in C. No header of PyTorch's is needed: its stable C functions (2.10 or later) are
- * looked up in the library that the process has loaded.
+ * Operators of PyTorch, registered in C from 2.10 on. No header of PyTorch's is needed: its stable C functions are
+ * looked up in the library that the process has loaded. Those of 2.9 do for calls, but not for operators, which have to
+ * be registered in Python there.
  *
  * All operators have one kernel. Their arguments are optional tensors and, last, the text of the call (calls.h), which
  * names those that are given; they return the results, as a list or, where PyTorch wants it so, one by one. Failures
@@ -10,17 +11,30 @@
 #ifndef EJKI_BINDINGS_TORCH_OPERATORS_H
 #define EJKI_BINDINGS_TORCH_OPERATORS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include <ejkernel/status.h>
 
 /*
  * Looks the functions up in PyTorch's library of this path, and in that of CUDA, which need not be there: NULL, or not
- * loaded. UNAVAILABLE: the first is not loaded, or has none of a name.
+ * loaded. `defines`: whether ejk_torch_define() works. UNAVAILABLE: the first is not loaded, or has not even what calls
+ * need.
  */
-EJK_API EJK_NODISCARD ejk_status ejk_torch_start(const char *path, const char *cuda_path);
+EJK_API EJK_NODISCARD ejk_status ejk_torch_start(const char *path, const char *cuda_path,
+                                                 bool *defines);
+
+/*
+ * Runs a call of these operands, handles of PyTorch's (AtenTensorHandle) that become the library's. Handles of the
+ * results, as many as `made` says, become the caller's; `results` has room for 64. Statuses: UNAVAILABLE (not started),
+ * those of calls (calls.h).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_torch_call(const char *text, void *const *operands,
+                                                int32_t count, void **results, int32_t *made);
 
 /*
  * Defines libejkernel::name with a schema, for tensors of CPU and CUDA; `as_list` if it returns a list. Statuses:
- * UNAVAILABLE (not started), INTERNAL (PyTorch refuses it).
+ * UNAVAILABLE (not started, or an old PyTorch), INTERNAL (PyTorch refuses it).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_torch_define(const char *name, const char *schema,
                                                   bool as_list);
