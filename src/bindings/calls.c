@@ -39,7 +39,10 @@ typedef struct call_entry {
     size_t length;
     int32_t given; /* tensors by which it is found; the others are results to be made */
     int32_t count;
-    bool updates; /* whether a tensor is updated in place */
+    bool updates;                      /* whether a tensor is updated in place */
+    bool gapless;                      /* whether elements of all given tensors lie without gaps */
+    uint64_t kinds[EJKI_CALL_TENSORS]; /* of the given tensors */
+    int64_t axes[EJKI_CALL_TENSORS * EJK_MAX_RANK]; /* lengths, one tensor after the other */
     call_place places[EJKI_CALL_TENSORS];
     ejk_tensor tensors[EJKI_CALL_TENSORS]; /* of which addresses do not matter */
 } call_entry;
@@ -85,12 +88,9 @@ static uint64_t hash_of(const char *text, size_t length, const ejk_tensor *tenso
     return hash;
 }
 
-static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
-    if (a->dtype != b->dtype || a->rank != b->rank || a->device_type != b->device_type ||
-        a->device_index != b->device_index)
-        return false;
-    for (int32_t i = 0; i < a->rank; i++)
-        if (a->shape[i] != b->shape[i] || a->strides[i] != b->strides[i]) return false;
+static bool same_numbers(const int64_t *a, const int64_t *b, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
+        if (a[i] != b[i]) return false;
     return true;
 }
 
@@ -98,8 +98,19 @@ static bool is_of(const call_entry *entry, const ejki_call *call) {
     if (entry->length != call->length || entry->given != call->count ||
         memcmp(entry->text, call->text, call->length) != 0)
         return false;
+    const int64_t *axes = entry->axes;
+    const uint64_t *kind = entry->kinds;
+    const ejki_call_tensor *given = call->tensors;
+    for (const ejki_call_tensor *end = given + call->count; given < end; given++, kind++) {
+        const int32_t rank = ejki_call_rank(*kind);
+        if (*kind != given->kind || !same_numbers(axes, given->shape, rank)) return false;
+        axes += rank;
+    }
+    if (call->count == 0 || !call->tensors->strides) return entry->gapless;
     for (int32_t i = 0; i < call->count; i++)
-        if (!same_view(&entry->tensors[i], &call->tensors[i])) return false;
+        if (!same_numbers(entry->tensors[i].strides, call->tensors[i].strides,
+                          entry->tensors[i].rank))
+            return false;
     return true;
 }
 
@@ -262,18 +273,23 @@ static ejk_status fill_on_gpu(call_entry *entry) {
     return status;
 }
 
-static bool is_on_gpu(const ejk_tensor *tensors, int32_t count) {
-    return count > 0 && tensors[0].device_type == EJK_DEVICE_CUDA;
+static bool is_on_gpu(const call_entry *entry) {
+    return entry->count > 0 && entry->tensors[0].device_type == EJK_DEVICE_CUDA;
 }
 
-/* A view without an address, and zero where it has no axes. */
-static ejk_tensor look_of(const ejk_tensor *view) {
-    ejk_tensor look = {.dtype = view->dtype,
-                       .rank = view->rank,
-                       .device_type = view->device_type,
-                       .device_index = view->device_index};
-    memcpy(look.shape, view->shape, (size_t)view->rank * sizeof *look.shape);
-    memcpy(look.strides, view->strides, (size_t)view->rank * sizeof *look.strides);
+/* A tensor without an address, and zero where it has no axes; clears `gapless` where its elements have gaps. */
+static ejk_tensor look_of(const ejki_call_tensor *given, bool *gapless) {
+    ejk_tensor look = {.dtype = ejki_call_dtype(given->kind),
+                       .rank = ejki_call_rank(given->kind),
+                       .device_type = ejki_call_device_type(given->kind),
+                       .device_index = ejki_call_device_index(given->kind)};
+    int64_t step = 1;
+    for (int32_t a = look.rank - 1; a >= 0; a--) {
+        look.shape[a] = given->shape[a];
+        look.strides[a] = given->strides ? given->strides[a] : step;
+        *gapless = *gapless && look.strides[a] == step;
+        step *= ejki_max(given->shape[a], 1);
+    }
     return look;
 }
 
@@ -282,9 +298,6 @@ static ejk_status add(uint64_t hash, const ejki_call *call) {
     if (find(hash, call)) return EJK_OK;
     if (!table.context)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "no context is in use: import libejkernel first");
-    if (call->count > EJKI_CALL_TENSORS)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", call->count,
-                         EJKI_CALL_TENSORS);
     call_entry *entry = calloc(1, sizeof *entry);
     if (entry) entry->text = strndup(call->text, call->length);
     if (!entry || !entry->text) {
@@ -294,8 +307,17 @@ static ejk_status add(uint64_t hash, const ejki_call *call) {
     entry->hash = hash;
     entry->length = call->length;
     entry->given = call->count;
-    for (int32_t i = 0; i < call->count; i++) entry->tensors[i] = look_of(&call->tensors[i]);
-    ejk_status status = is_on_gpu(call->tensors, call->count) ? fill_on_gpu(entry) : fill(entry);
+    entry->gapless = true;
+    int64_t *axes = entry->axes;
+    for (int32_t i = 0; i < call->count; i++) {
+        const ejk_tensor look = look_of(&call->tensors[i], &entry->gapless);
+        entry->tensors[i] = look;
+        entry->kinds[i] = call->tensors[i].kind;
+        memcpy(axes, look.shape, (size_t)look.rank * sizeof *axes);
+        axes += look.rank;
+    }
+    entry->count = call->count;
+    ejk_status status = is_on_gpu(entry) ? fill_on_gpu(entry) : fill(entry);
     if (status != EJK_OK) {
         entry_free(entry);
         return status;
@@ -309,18 +331,17 @@ static ejk_status add(uint64_t hash, const ejki_call *call) {
 
 /* ---- Running ---------------------------------------------------------------------------------------------- */
 
-static ejk_status copy_updated(const call_entry *entry, const ejk_tensor *tensors, void *stream) {
+static ejk_status copy_updated(const call_entry *entry, void *const *data, void *stream) {
     for (int32_t i = 0; i < entry->count; i++) {
         const call_place *place = &entry->places[i];
         if (place->operand < 0 || !place->bytes) continue;
-        void *target = tensors[i].data;
-        const void *source = tensors[place->operand].data;
-        if (target == source) continue;
-        if (is_on_gpu(tensors, entry->count))
-            EJKI_TRY(
-                ejki_cuda_copy_on(tensors[i].device_index, target, source, place->bytes, stream));
+        const void *source = data[place->operand];
+        if (data[i] == source) continue;
+        if (is_on_gpu(entry))
+            EJKI_TRY(ejki_cuda_copy_on(entry->tensors[i].device_index, data[i], source,
+                                       place->bytes, stream));
         else
-            memcpy(target, source, place->bytes);
+            memcpy(data[i], source, place->bytes);
     }
     return EJK_OK;
 }
@@ -329,19 +350,19 @@ static ejk_status copy_updated(const call_entry *entry, const ejk_tensor *tensor
 static ejk_status take_workspace(const call_entry *entry, const ejki_call *call, void **out,
                                  size_t *bytes) {
     *out = NULL;
-    *bytes = is_on_gpu(entry->tensors, entry->count) ? ejk_plan_workspace(entry->plan) : 0;
+    *bytes = is_on_gpu(entry) ? ejk_plan_workspace(entry->plan) : 0;
     return *bytes ? call->take(call->user, *bytes, out) : EJK_OK;
 }
 
-static ejk_status execute(const call_entry *entry, const ejki_call *call, const ejk_tensor *tensors,
+static ejk_status execute(const call_entry *entry, const ejki_call *call, void *const *all,
                           unsigned char *arguments) {
     void *workspace;
     size_t bytes;
-    if (entry->updates) EJKI_TRY(copy_updated(entry, tensors, call->stream));
+    if (entry->updates) EJKI_TRY(copy_updated(entry, all, call->stream));
     EJKI_TRY(take_workspace(entry, call, &workspace, &bytes));
     for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
         for (int32_t i = 0; i < entry->count; i++) {
-            char *data = tensors[i].data;
+            char *data = all[i];
             data = data                     ? data + e * entry->places[i].step
                    : entry->places[i].bytes ? NULL
                                             : nothing;
@@ -362,31 +383,36 @@ static unsigned char *take_arguments(call_entry *entry) {
     return taken;
 }
 
-static ejk_status execute_entry(call_entry *entry, const ejki_call *call,
-                                const ejk_tensor *tensors) {
+static ejk_status make_results(const call_entry *entry, const ejki_call *call, void **data) {
+    if (!call->make)
+        return ejki_fail(EJK_STATUS_MALFORMED, "%d tensors given, expected those that \"%s\" names",
+                         entry->given, entry->text);
+    return call->make(call->user, entry->tensors + entry->given, entry->count - entry->given,
+                      data + entry->given);
+}
+
+static ejk_status execute_entry(call_entry *entry, const ejki_call *call) {
+    void *data[EJKI_CALL_TENSORS];
+    for (int32_t i = 0; i < entry->given; i++) data[i] = call->tensors[i].data;
+    if (entry->given < entry->count) EJKI_TRY(make_results(entry, call, data));
     unsigned char *arguments = take_arguments(entry);
     if (!arguments)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
-    const ejk_status status = execute(entry, call, tensors, arguments);
+    const ejk_status status = execute(entry, call, data, arguments);
     unsigned char *other = atomic_exchange(&entry->spare, arguments);
     if (other) free(other);
     return status;
 }
 
-static ejk_status execute_making(call_entry *entry, const ejki_call *call) {
-    if (!call->make || entry->given == entry->count)
-        return execute_entry(entry, call, call->tensors);
-    ejk_tensor all[EJKI_CALL_TENSORS];
-    memcpy(all, call->tensors, (size_t)entry->given * sizeof *all);
-    int32_t results = entry->count - entry->given;
-    memcpy(all + entry->given, entry->tensors + entry->given, (size_t)results * sizeof *all);
-    EJKI_TRY(call->make(call->user, all + entry->given, results));
-    return execute_entry(entry, call, all);
-}
-
 /* A call's entry that is not the recent one at its text's address; makes it where there is none. */
 static ejk_status search(const ejki_call *call, call_entry **out) {
-    const uint64_t hash = hash_of(call->text, call->length, call->tensors, call->count);
+    ejk_tensor looks[EJKI_CALL_TENSORS];
+    bool gapless;
+    if (call->count > EJKI_CALL_TENSORS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", call->count,
+                         EJKI_CALL_TENSORS);
+    for (int32_t i = 0; i < call->count; i++) looks[i] = look_of(&call->tensors[i], &gapless);
+    const uint64_t hash = hash_of(call->text, call->length, looks, call->count);
     for (;;) {
         pthread_rwlock_rdlock(&table.lock);
         *out = find(hash, call);
@@ -415,7 +441,7 @@ ejk_status ejki_run_call(const ejki_call *call) {
     call_entry *entry;
     EJKI_TRY(enter(call, &entry));
     ejki_threads_borrow(call->parallel_for, call->parallel_user);
-    const ejk_status status = execute_making(entry, call);
+    const ejk_status status = execute_entry(entry, call);
     ejki_threads_borrow(NULL, NULL);
     pthread_rwlock_unlock(&table.lock);
     return status;

@@ -22,11 +22,42 @@
 /* The most operands and results of a call. */
 #define EJKI_CALL_TENSORS 64
 
+/* A tensor of a call, whose axes are read where the framework has them. */
+typedef struct ejki_call_tensor {
+    void *data;
+    const int64_t *shape, *strides; /* strides NULL, of all tensors of a call or of none: no gaps */
+    uint64_t kind;                  /* ejki_call_kind() */
+} ejki_call_tensor;
+
+/* What a tensor is but for its axes, as one number; a rank is at most EJK_MAX_RANK. */
+static inline uint64_t ejki_call_kind(ejk_dtype dtype, int64_t rank, int32_t device_type,
+                                      int32_t device_index) {
+    return (uint64_t)rank | (uint64_t)dtype << 8 | (uint64_t)device_type << 16 |
+           (uint64_t)device_index << 32;
+}
+
+static inline int32_t ejki_call_rank(uint64_t kind) {
+    return kind & 255;
+}
+
+static inline ejk_dtype ejki_call_dtype(uint64_t kind) {
+    return (ejk_dtype)(kind >> 8 & 255);
+}
+
+static inline int32_t ejki_call_device_type(uint64_t kind) {
+    return kind >> 16 & 0xffff;
+}
+
+static inline int32_t ejki_call_device_index(uint64_t kind) {
+    return (int32_t)(kind >> 32);
+}
+
 /*
- * Makes the memory of the results that are not given, all at once: writes their addresses to views of them. Frees
- * what it made where it fails.
+ * Makes the memory of the results that are not given, all at once, which are to look like `results`: writes their
+ * addresses to `data`. Frees what it made where it fails.
  */
-typedef ejk_status (*ejki_make_results_fn)(void *user, ejk_tensor *results, int32_t count);
+typedef ejk_status (*ejki_make_results_fn)(void *user, const ejk_tensor *results, int32_t count,
+                                           void **data);
 
 /* Memory of the call's device for the time of a call, aligned to 256 bytes; whoever gives it takes it back later. */
 typedef ejk_status (*ejki_take_workspace_fn)(void *user, size_t bytes, void **out);
@@ -39,7 +70,7 @@ typedef ejk_status (*ejki_take_workspace_fn)(void *user, size_t bytes, void **ou
 typedef struct ejki_call {
     const char *text;
     size_t length;
-    const ejk_tensor *tensors;
+    const ejki_call_tensor *tensors;
     int32_t count;
     ejki_make_results_fn make;   /* NULL: all results are given */
     ejki_take_workspace_fn take; /* NULL where all tensors are on the CPU */

@@ -251,12 +251,12 @@ typedef struct maker {
     int made, taken;
 } maker;
 
-static ejk_status make(void *user, ejk_tensor *results, int32_t count) {
+static ejk_status make(void *user, const ejk_tensor *results, int32_t count, void **data) {
     maker *own = user;
     for (int32_t i = 0; i < count; i++) {
         if (results[i].device_type != EJK_DEVICE_CUDA || results[i].device_index != 1)
             return ejki_fail(EJK_STATUS_INTERNAL, "a result is somewhere else");
-        results[i].data = own->room + (1 << 20);
+        data[i] = own->room + (1 << 20);
         own->made++;
     }
     return EJK_OK;
@@ -274,12 +274,16 @@ static bool made_results(const void *unused) {
     int stream;
     maker own = {.made = 0};
     ejk_context *context;
-    ejk_tensor tensors[3];
+    const int64_t shape[] = {1, 400, 2, 128};
+    ejki_call_tensor tensors[3];
     WORKS(ejk_device_allocate(1, 2 << 20, (void **)&own.room));
     WORKS(ejk_context_create(NULL, &context));
     ejk_bindings_use(context);
     for (int i = 0; i < 3; i++)
-        tensors[i] = ejk_device_tensor(own.room, 1, EJK_DTYPE_BF16, 4, (int64_t[]){1, 400, 2, 128});
+        tensors[i] =
+            (ejki_call_tensor){.data = own.room,
+                               .shape = shape,
+                               .kind = ejki_call_kind(EJK_DTYPE_BF16, 4, EJK_DEVICE_CUDA, 1)};
     const ejki_call call = {.text = attention,
                             .length = sizeof attention - 1,
                             .tensors = tensors,
@@ -292,7 +296,7 @@ static bool made_results(const void *unused) {
     WORKS(ejki_run_call(&call));
     HOLDS(own.made == 2 && own.taken == 2);
     HOLDS(seen()->launches == 4 && seen()->stream == &stream && seen()->allocated == 1);
-    tensors[1].device_index = 0;
+    tensors[1].kind = ejki_call_kind(EJK_DTYPE_BF16, 4, EJK_DEVICE_CUDA, 0);
     FAILS(INVALID_ARGUMENT, "one place", ejki_run_call(&call));
     ejk_bindings_use(NULL);
     ejk_context_destroy(context);

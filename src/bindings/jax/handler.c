@@ -31,25 +31,24 @@ static ejk_dtype dtype_of(XLA_FFI_DataType type) {
     }
 }
 
-/* A view on the CPU; what is beyond its axes stays as it is. */
-static ejk_status view_of(const XLA_FFI_Buffer *buffer, ejk_tensor *out) {
-    out->data = buffer->data;
-    out->dtype = dtype_of(buffer->dtype);
-    out->device_type = EJK_DEVICE_CPU;
-    out->device_index = 0;
-    if (out->dtype == EJK_DTYPE_UNSET)
-        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
-                         "a tensor has XLA's type %d, which no operation takes",
-                         (int)buffer->dtype);
+static ejk_status refuse(const XLA_FFI_Buffer *buffer) {
     if (buffer->rank > EJK_MAX_RANK)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "a tensor has rank %lld, expected at most %d",
                          (long long)buffer->rank, EJK_MAX_RANK);
-    out->rank = (int32_t)buffer->rank;
-    int64_t step = 1;
-    for (int32_t a = out->rank - 1; a >= 0; a--) {
-        out->shape[a] = buffer->dims[a];
-        out->strides[a] = step;
-        step *= ejki_max(buffer->dims[a], 1);
+    return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                     "a tensor has XLA's type %d, which no operation takes", (int)buffer->dtype);
+}
+
+/* Tensors on the CPU. */
+static inline ejk_status tensors_of(void *const *buffers, int64_t count, ejki_call_tensor *out) {
+    for (int64_t i = 0; i < count; i++) {
+        const XLA_FFI_Buffer *buffer = buffers[i];
+        const ejk_dtype dtype = dtype_of(buffer->dtype);
+        if (dtype == EJK_DTYPE_UNSET || buffer->rank > EJK_MAX_RANK) return refuse(buffer);
+        out[i].data = buffer->data;
+        out[i].shape = buffer->dims;
+        out[i].strides = NULL;
+        out[i].kind = ejki_call_kind(dtype, buffer->rank, EJK_DEVICE_CPU, 0);
     }
     return EJK_OK;
 }
@@ -224,13 +223,14 @@ static ejk_status find_gpu(const XLA_FFI_CallFrame *frame, int32_t *device, void
     return EJK_OK;
 }
 
-static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ejk_tensor *tensors,
-                             ejki_take_workspace_fn take) {
+static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call,
+                             ejki_call_tensor *tensors, ejki_take_workspace_fn take) {
     gpu_call own = {.frame = frame};
     EJKI_TRY(find_gpu(frame, &own.device, &call->stream));
     for (int32_t i = 0; i < call->count; i++) {
-        tensors[i].device_type = EJK_DEVICE_CUDA;
-        tensors[i].device_index = own.device;
+        tensors[i].kind =
+            ejki_call_kind(ejki_call_dtype(tensors[i].kind), ejki_call_rank(tensors[i].kind),
+                           EJK_DEVICE_CUDA, own.device);
     }
     call->take = take;
     call->user = &own;
@@ -245,7 +245,7 @@ static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ej
 typedef enum place { CPU, GPU, GPU_RECORDED } place;
 
 static ejk_status run(const XLA_FFI_CallFrame *frame, place where) {
-    ejk_tensor tensors[EJKI_CALL_TENSORS];
+    ejki_call_tensor tensors[EJKI_CALL_TENSORS];
     const bool recorded = where == GPU_RECORDED;
     if (recorded && frame->rets.size < 1)
         return ejki_fail(EJK_STATUS_MALFORMED, "a call has no result for its workspace");
@@ -253,9 +253,8 @@ static ejk_status run(const XLA_FFI_CallFrame *frame, place where) {
     if (count > EJKI_CALL_TENSORS)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%lld tensors given, at most %d",
                          (long long)count, EJKI_CALL_TENSORS);
-    for (int64_t i = 0; i < count; i++)
-        EJKI_TRY(view_of(i < operands ? frame->args.args[i] : frame->rets.rets[i - operands],
-                         &tensors[i]));
+    EJKI_TRY(tensors_of(frame->args.args, operands, tensors));
+    EJKI_TRY(tensors_of(frame->rets.rets, count - operands, tensors + operands));
     const XLA_FFI_ByteSpan *text = text_of(&frame->attrs);
     if (!text) return ejki_fail(EJK_STATUS_MALFORMED, "a call has no attribute \"call\"");
     ejki_call call = {
@@ -320,8 +319,17 @@ XLA_FFI_Error *ejk_jax_recorded_call_on_gpu(XLA_FFI_CallFrame *frame) {
 ejk_status ejk_jax_workspace(const char *text, const ejk_tensor *tensors, int32_t count,
                              int64_t *out, char **description) {
     size_t bytes;
-    const ejki_call call = {
-        .text = text, .length = strlen(text), .tensors = tensors, .count = count};
+    ejki_call_tensor given[EJKI_CALL_TENSORS];
+    if (count > EJKI_CALL_TENSORS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", count,
+                         EJKI_CALL_TENSORS);
+    for (int32_t i = 0; i < count; i++)
+        given[i] = (ejki_call_tensor){.shape = tensors[i].shape,
+                                      .strides = tensors[i].strides,
+                                      .kind = ejki_call_kind(tensors[i].dtype, tensors[i].rank,
+                                                             tensors[i].device_type,
+                                                             tensors[i].device_index)};
+    const ejki_call call = {.text = text, .length = strlen(text), .tensors = given, .count = count};
     EJKI_TRY(ejki_call_workspace(&call, &bytes, description));
     *out = bytes ? (int64_t)(bytes + WORKSPACE_ALIGNMENT) : 0;
     return EJK_OK;

@@ -90,10 +90,10 @@ static ejk_status check_torch(error failed, const char *what) {
     return failed ? ejki_fail(EJK_STATUS_INTERNAL, "PyTorch failed: %s", what) : EJK_OK;
 }
 
-static ejk_status view_of(handle tensor, ejk_tensor *out) {
+static ejk_status tensor_of(handle tensor, ejki_call_tensor *out) {
     int64_t rank, *sizes, *strides;
-    int32_t type, device;
-    *out = (ejk_tensor){0};
+    int32_t type, device, index = 0;
+    ejk_dtype dtype = EJK_DTYPE_UNSET;
     EJKI_TRY(
         check_torch(torch.get_rank(tensor, &rank) || torch.get_type(tensor, &type) ||
                         torch.get_device_type(tensor, &device) || torch.get_sizes(tensor, &sizes) ||
@@ -103,18 +103,16 @@ static ejk_status view_of(handle tensor, ejk_tensor *out) {
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "a tensor has rank %lld, expected at most %d",
                          (long long)rank, EJK_MAX_RANK);
     for (int i = 0; i < TYPES; i++)
-        if (types[i].number == type) out->dtype = types[i].dtype;
-    if (out->dtype == EJK_DTYPE_UNSET)
+        if (types[i].number == type) dtype = types[i].dtype;
+    if (dtype == EJK_DTYPE_UNSET)
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                          "a tensor has PyTorch's type %d, which no operation takes", type);
-    if (device == TORCH_CUDA) {
-        out->device_type = EJK_DEVICE_CUDA;
-        EJKI_TRY(check_torch(torch.get_device_index(tensor, &out->device_index),
-                             "a tensor cannot be read"));
-    }
-    out->rank = (int32_t)rank;
-    memcpy(out->shape, sizes, (size_t)rank * sizeof *sizes);
-    memcpy(out->strides, strides, (size_t)rank * sizeof *strides);
+    if (device == TORCH_CUDA)
+        EJKI_TRY(check_torch(torch.get_device_index(tensor, &index), "a tensor cannot be read"));
+    out->kind =
+        ejki_call_kind(dtype, rank, device == TORCH_CUDA ? EJK_DEVICE_CUDA : EJK_DEVICE_CPU, index);
+    out->shape = sizes;
+    out->strides = strides;
     return EJK_OK;
 }
 
@@ -138,13 +136,13 @@ typedef struct operator_call {
     handle workspace;
 } operator_call;
 
-static ejk_status make_results(void *user, ejk_tensor *results, int32_t count) {
+static ejk_status make_results(void *user, const ejk_tensor *results, int32_t count, void **data) {
     operator_call *call = user;
     for (int32_t i = 0; i < count; i++) {
         handle *made = &call->handles[call->operands + call->results];
         EJKI_TRY(new_tensor(&results[i], made));
         call->results++;
-        EJKI_TRY(check_torch(torch.get_data(*made, &results[i].data), "a tensor cannot be read"));
+        EJKI_TRY(check_torch(torch.get_data(*made, &data[i]), "a tensor cannot be read"));
     }
     return EJK_OK;
 }
@@ -225,32 +223,26 @@ static ejk_parallel_for_fn loops_of_torch(void) {
 /* ---- Calls ------------------------------------------------------------------------------------------------ */
 
 /* Has a copy take the place of an operand whose elements along the last axis are apart. */
-static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
-    int32_t last = view->rank - 1;
-    ejk_tensor copy = *view;
-    int64_t step = 1;
-    for (int32_t a = last; a >= 0; a--) {
-        copy.strides[a] = step;
-        step *= ejki_max(copy.shape[a], 1);
-    }
+static ejk_status copy_operand(handle *tensor, ejki_call_tensor *view) {
+    ejk_tensor copy = ejk_tensor_contiguous(NULL, ejki_call_dtype(view->kind),
+                                            ejki_call_rank(view->kind), view->shape);
+    copy.device_type = ejki_call_device_type(view->kind);
+    copy.device_index = ejki_call_device_index(view->kind);
     handle made;
     EJKI_TRY(new_tensor(&copy, &made));
-    ejk_status status =
-        check_torch(torch.get_data(made, &copy.data) || torch.copy(made, *tensor, 1),
-                    "a tensor cannot be copied");
+    ejk_status status = check_torch(torch.copy(made, *tensor, 1), "a tensor cannot be copied");
     torch.delete_tensor(*tensor);
     *tensor = made;
-    *view = copy;
-    return status;
+    return status == EJK_OK ? tensor_of(made, view) : status;
 }
 
 static ejk_status run(operator_call *call, const char *text, size_t length) {
-    ejk_tensor operands[EJKI_CALL_TENSORS];
+    ejki_call_tensor operands[EJKI_CALL_TENSORS];
     for (int32_t i = 0; i < call->operands; i++) {
-        ejk_tensor *view = &operands[i];
+        ejki_call_tensor *view = &operands[i];
         bool updated;
-        EJKI_TRY(view_of(call->handles[i], view));
-        int32_t last = view->rank - 1;
+        EJKI_TRY(tensor_of(call->handles[i], view));
+        int32_t last = ejki_call_rank(view->kind) - 1;
         if (last < 0 || view->strides[last] == 1 || view->shape[last] <= 1) continue;
         EJKI_TRY(ejki_operand_is_updated(text, length, i, &updated));
         if (updated)
@@ -268,8 +260,8 @@ static ejk_status run(operator_call *call, const char *text, size_t length) {
                         .take = take_workspace,
                         .user = call,
                         .parallel_for = loops_of_torch()};
-    if (call->operands > 0 && operands[0].device_type == EJK_DEVICE_CUDA) {
-        call->device = operands[0].device_index;
+    if (call->operands > 0 && ejki_call_device_type(operands[0].kind) == EJK_DEVICE_CUDA) {
+        call->device = ejki_call_device_index(operands[0].kind);
         EJKI_TRY(current_stream(call->device, &wanted.stream));
     }
     return ejki_run_call(&wanted);
