@@ -18,32 +18,33 @@
 
 enum { BUCKETS = 1024, MOST_CALLS = 4096, RECENT_BITS = 8 };
 
-/* Where a tensor goes. */
+/* What a given tensor looks like, and where a tensor goes: what each call reads. */
 typedef struct call_place {
+    uint64_t kind;
+    int64_t shape[EJK_MAX_RANK];
     size_t offset;   /* of its view in the struct of arguments */
     int64_t step;    /* bytes from one element to the next; 0 if it is not mapped */
+    size_t bytes;    /* of a result: to copy from its operand */
     int32_t operand; /* of a result: the operand with the same view, else -1 */
-    size_t bytes;    /* to copy from it */
 } call_place;
 
-/* A call that was seen: its plan, and what it looked like. */
+/* A call that was seen: its plan, and what it looked like; in the order in which calls read it. */
 typedef struct call_entry {
     struct call_entry *next;
     uint64_t hash;
-    ejk_plan *plan;
-    int64_t elements;
-    size_t size; /* of the struct of arguments */
-    unsigned char *arguments;
-    _Atomic(unsigned char *) spare; /* a copy of them that no call fills in now; NULL: none */
     char *text;
     size_t length;
     int32_t given; /* tensors by which it is found; the others are results to be made */
     int32_t count;
-    bool updates;                      /* whether a tensor is updated in place */
-    bool gapless;                      /* whether elements of all given tensors lie without gaps */
-    uint64_t kinds[EJKI_CALL_TENSORS]; /* of the given tensors */
-    int64_t axes[EJKI_CALL_TENSORS * EJK_MAX_RANK]; /* lengths, one tensor after the other */
+    bool updates; /* whether a tensor is updated in place */
+    bool gapless; /* whether elements of all given tensors lie without gaps */
+    bool on_gpu;
+    int64_t elements;
+    ejk_plan *plan;
+    _Atomic(unsigned char *) spare; /* a copy of the arguments that no call fills in; NULL: none */
     call_place places[EJKI_CALL_TENSORS];
+    unsigned char *arguments;
+    size_t size;                           /* of the struct of arguments */
     ejk_tensor tensors[EJKI_CALL_TENSORS]; /* of which addresses do not matter */
 } call_entry;
 
@@ -98,13 +99,12 @@ static bool is_of(const call_entry *entry, const ejki_call *call) {
     if (entry->length != call->length || entry->given != call->count ||
         memcmp(entry->text, call->text, call->length) != 0)
         return false;
-    const int64_t *axes = entry->axes;
-    const uint64_t *kind = entry->kinds;
-    const ejki_call_tensor *given = call->tensors;
-    for (const ejki_call_tensor *end = given + call->count; given < end; given++, kind++) {
-        const int32_t rank = ejki_call_rank(*kind);
-        if (*kind != given->kind || !same_numbers(axes, given->shape, rank)) return false;
-        axes += rank;
+    for (int32_t i = 0; i < call->count; i++) {
+        const call_place *seen = &entry->places[i];
+        const ejki_call_tensor *given = &call->tensors[i];
+        if (seen->kind != given->kind ||
+            !same_numbers(seen->shape, given->shape, ejki_call_rank(seen->kind)))
+            return false;
     }
     if (call->count == 0 || !call->tensors->strides) return entry->gapless;
     for (int32_t i = 0; i < call->count; i++)
@@ -273,10 +273,6 @@ static ejk_status fill_on_gpu(call_entry *entry) {
     return status;
 }
 
-static bool is_on_gpu(const call_entry *entry) {
-    return entry->count > 0 && entry->tensors[0].device_type == EJK_DEVICE_CUDA;
-}
-
 /* A tensor without an address, and zero where it has no axes; clears `gapless` where its elements have gaps. */
 static ejk_tensor look_of(const ejki_call_tensor *given, bool *gapless) {
     ejk_tensor look = {.dtype = ejki_call_dtype(given->kind),
@@ -308,16 +304,14 @@ static ejk_status add(uint64_t hash, const ejki_call *call) {
     entry->length = call->length;
     entry->given = call->count;
     entry->gapless = true;
-    int64_t *axes = entry->axes;
     for (int32_t i = 0; i < call->count; i++) {
         const ejk_tensor look = look_of(&call->tensors[i], &entry->gapless);
         entry->tensors[i] = look;
-        entry->kinds[i] = call->tensors[i].kind;
-        memcpy(axes, look.shape, (size_t)look.rank * sizeof *axes);
-        axes += look.rank;
+        entry->places[i].kind = call->tensors[i].kind;
+        memcpy(entry->places[i].shape, look.shape, sizeof look.shape);
     }
-    entry->count = call->count;
-    ejk_status status = is_on_gpu(entry) ? fill_on_gpu(entry) : fill(entry);
+    entry->on_gpu = call->count > 0 && entry->tensors[0].device_type == EJK_DEVICE_CUDA;
+    ejk_status status = entry->on_gpu ? fill_on_gpu(entry) : fill(entry);
     if (status != EJK_OK) {
         entry_free(entry);
         return status;
@@ -337,7 +331,7 @@ static ejk_status copy_updated(const call_entry *entry, void *const *data, void 
         if (place->operand < 0 || !place->bytes) continue;
         const void *source = data[place->operand];
         if (data[i] == source) continue;
-        if (is_on_gpu(entry))
+        if (entry->on_gpu)
             EJKI_TRY(ejki_cuda_copy_on(entry->tensors[i].device_index, data[i], source,
                                        place->bytes, stream));
         else
@@ -350,7 +344,7 @@ static ejk_status copy_updated(const call_entry *entry, void *const *data, void 
 static ejk_status take_workspace(const call_entry *entry, const ejki_call *call, void **out,
                                  size_t *bytes) {
     *out = NULL;
-    *bytes = is_on_gpu(entry) ? ejk_plan_workspace(entry->plan) : 0;
+    *bytes = entry->on_gpu ? ejk_plan_workspace(entry->plan) : 0;
     return *bytes ? call->take(call->user, *bytes, out) : EJK_OK;
 }
 
