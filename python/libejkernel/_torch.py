@@ -3,8 +3,8 @@
 
 Each operation has an operator, registered in C where PyTorch allows it: its tensors, each of which may be missing, then
 the text of the call; it returns the list of results. Fake kernel, gradients, mapped axes and autocast are registered
-here, from the description too. The function in front finds the text of a call by its other arguments, which is why it is a text of
-its own, compiled when it is first asked for, as those on NumPy arrays are.
+here, from the description too. The function in front finds the text of a call by its other arguments, which is why it
+is a text of its own, compiled when it is first asked for, as those on NumPy arrays are.
 """
 
 from __future__ import annotations
