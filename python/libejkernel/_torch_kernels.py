@@ -18,10 +18,9 @@ _library.declare({"ejk_torch_call": ((_S, _P, _I, _P, _P), _I)})
 _MOST_RESULTS = 64
 _Results = _P * _MOST_RESULTS
 
-_address_of = ctypes.pythonapi.PyCapsule_GetPointer
-_address_of.argtypes, _address_of.restype = (ctypes.py_object, _S), _P
-_capsule_of = ctypes.pythonapi.PyCapsule_New
-_capsule_of.argtypes, _capsule_of.restype = (_P, _S, _P), ctypes.py_object
+# Functions of their own: types of what ctypes.pythonapi has are the process's.
+_address_of = ctypes.PYFUNCTYPE(_P, ctypes.py_object, _S)(("PyCapsule_GetPointer", ctypes.pythonapi))
+_capsule_of = ctypes.PYFUNCTYPE(ctypes.py_object, _P, _S, _P)(("PyCapsule_New", ctypes.pythonapi))
 
 
 def _results_of(tensors, text):
