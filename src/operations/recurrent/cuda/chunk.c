@@ -90,7 +90,7 @@ static ejk_status run(const ejk_run *run) {
                      .factors = (float *)(void *)(operands + operand_bytes(p)),
                      .chunks = rec_chunks(p)};
     const ejki_cuda_work first = {.slot = PREPARE,
-                                  .threads = REC_CHUNK_THREADS,
+                                  .threads = rec_prepare_threads(p),
                                   .blocks = rec_chunks(p) * p->heads,
                                   .shared_bytes = l.makes ? 0 : rec_prepare_bytes(p)};
     EJKI_TRY(ejki_cuda_begin(run, &first, &a));

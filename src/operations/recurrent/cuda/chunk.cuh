@@ -72,6 +72,7 @@ typedef struct rec_chunked {
     float *states, *cotangents, *solved, *backs, *sums;
     float *bonuses; /* gradient of the bonus, of each chunk: [chunks][H][Dk] */
     rec_size width; /* of a row */
+    int direct;     /* rec_direct, where it is no constant: see gradient.cuh */
 } rec_chunked;
 
 /* The first chunk of sequence n, which begins at a token; and more than there are of all. */

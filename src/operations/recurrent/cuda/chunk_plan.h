@@ -44,7 +44,10 @@ static inline int64_t rec_tile_bytes(int64_t columns) {
 static inline int64_t rec_operands(const rec_problem *p, int64_t lefts) {
     return p->update == REC_RANK_ONE ? 4 : !p->key_decay ? 0 : lefts > 1 ? 4 : 3;
 }
-/* Of shared memory of what prepares chunks. */
+/* Of what prepares chunks: threads and shared memory. */
+static inline int32_t rec_prepare_threads(const rec_problem *p) {
+    return (p->key_decay ? 2 : 1) * REC_CHUNK_THREADS;
+}
 static inline int64_t rec_prepare_bytes(const rec_problem *p) {
     const int64_t tiles = 2 * rec_tile_bytes(p->key_size);
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4, rows = REC_CHUNK * 4 * 4;

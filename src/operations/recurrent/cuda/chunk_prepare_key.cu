@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * T, P and operands of chunks (chunk.cuh) whose decays are those of key channels: a block for each chunk of a head, a
- * warp for 16 of its rows, a sub-chunk. Sums of gates count from the beginning of a sub-chunk. Below the diagonal both
+ * T, P and operands of chunks (chunk.cuh) whose decays are those of key channels: a block for each chunk of a head, two
+ * warps for 16 of its rows, a sub-chunk, one of which has products, the other triangles on the diagonal. Sums of gates count from the beginning of a sub-chunk. Below the diagonal both
  * operands of a product are decayed against the first row of the sub-chunk of rows, so that no exponent of a decay is
  * above 0, and so are 8 rows of a sub-chunk against the 8 before them; what is left on the diagonal, triangles of 8
  * rows, is summed in floats, with the factor of each pair and channel as it is. A gate below LEAST stands for a factor
@@ -14,6 +14,7 @@
  * token is wanted: keys with their decays to the chunk's end have as many pieces), BACK (for gradients), SQUARE (T and
  * P for wgmma).
  */
+#define WARPS 8
 #include "operations/recurrent/cuda/chunk_inverse.cuh"
 #include "operations/recurrent/cuda/chunk_logs.cuh"
 
@@ -23,6 +24,13 @@ struct parts : logs {
     float beta[REC_CHUNK], k_factor[REC_CHUNK], q_factor[REC_CHUNK];
     float p[BACK ? REC_CHUNK * PITCH : 1]; /* P of gradients, to be turned */
 };
+
+DEVICE int sub_of_warp() {
+    return threadIdx.x / 32 % 4;
+}
+DEVICE bool warp_multiplies() {
+    return threadIdx.x / 32 < 4;
+}
 
 /* Log decays that a query of a row has, of two channels from a sub-chunk's beginning on. */
 DEVICE float2 log_of_query(const parts &s, int row, int channel) {
@@ -34,17 +42,17 @@ DEVICE float2 log_of_query(const parts &s, int row, int channel) {
 
 /* Decays of a left operand from the beginning of the warp's sub-chunk to its rows; register n has two elements. */
 DEVICE float2 decay_to(const parts &s, int k, int n) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * SUB + lane / 4 + n % 2 * 8;
+    const int lane = threadIdx.x % 32, row = sub_of_warp() * SUB + lane / 4 + n % 2 * 8;
     const float2 x = *(const float2 *)(s.log + row * LOG_PITCH + 16 * k + lane % 4 * 2 + n / 2 * 8);
     return make_float2(power_of_2(x.x), power_of_2(x.y));
 }
 DEVICE float2 decay_to_query(const parts &s, int k, int n) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * SUB + lane / 4 + n % 2 * 8;
+    const int lane = threadIdx.x % 32, row = sub_of_warp() * SUB + lane / 4 + n % 2 * 8;
     const float2 x = log_of_query(s, row, 16 * k + lane % 4 * 2 + n / 2 * 8);
     return make_float2(power_of_2(x.x), power_of_2(x.y));
 }
 DEVICE void multiply(u32 keys, u32 queries, const parts &s, float (&kk)[6][4], float (&qk)[6][4]) {
-    const int warp = threadIdx.x / 32;
+    const int warp = sub_of_warp();
     clear(kk);
     clear(qk);
 #pragma unroll 2
@@ -79,7 +87,7 @@ DEVICE void multiply(u32 keys, u32 queries, const parts &s, float (&kk)[6][4], f
 }
 
 DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], char *scores) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = sub_of_warp(), lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < 6; n++) {
         if (n / 2 >= warp) break;
@@ -104,7 +112,7 @@ DEVICE void put_products(parts &s, float (&kk)[6][4], float (&qk)[6][4], char *s
 
 /* Rows of the warp's second half times those of the first, by products: decayed against the row between. */
 DEVICE void multiply_below(u32 keys, u32 queries, const parts &s, float (&kk)[4], float (&qk)[4]) {
-    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * SUB, own = first + lane / 4;
+    const int lane = threadIdx.x % 32, first = sub_of_warp() * SUB, own = first + lane / 4;
 #pragma unroll
     for (int i = 0; i < 4; i++) kk[i] = qk[i] = 0;
 #pragma unroll 2
@@ -158,7 +166,7 @@ DEVICE void multiply_row(u32 keys, u32 queries, const parts &s, int to, const u3
 
 /* The triangle of a half of the warp's block; lanes of a first half have columns of A, those of the second of P. */
 DEVICE void put_triangle(u32 keys, u32 queries, parts &s, int half, const float2 (&bonus)[PAIRS], float *block) {
-    const int lane = threadIdx.x % 32, column = lane % HALF, first = threadIdx.x / 32 * SUB + half * HALF;
+    const int lane = threadIdx.x % 32, column = lane % HALF, first = sub_of_warp() * SUB + half * HALF;
     u32 key[HALF][PAIRS];
     float2 log[HALF][PAIRS];
     load_half(keys, first, key);
@@ -182,19 +190,10 @@ DEVICE void put_triangle(u32 keys, u32 queries, parts &s, int half, const float2
     }
 }
 
-DEVICE void put_diagonal(const rec_problem &p, rec_size h, u32 keys, u32 queries, parts &s, char *scores) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const rec_view &u = p.view[REC_BONUS];
-    float *block = s.diagonal[warp];
-    float kk[4], qk[4];
-    float2 bonus[PAIRS];
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const rec_size at = h * u.stride[2] + 64 * i + 2 * lane;
-        bonus[i] = BEFORE && u.present ? make_float2(load(u, at), load(u, at + 1)) : make_float2(0, 0);
-    }
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) put_triangle(keys, queries, s, half, bonus, block);
+/* The lower half of the warp's block against its upper half. */
+DEVICE void put_below(u32 keys, u32 queries, parts &s) {
+    const int warp = sub_of_warp(), lane = threadIdx.x % 32;
+    float *block = s.diagonal[warp], kk[4], qk[4];
     multiply_below(keys, queries, s, kk, qk);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -204,7 +203,24 @@ DEVICE void put_diagonal(const rec_problem &p, rec_size h, u32 keys, u32 queries
         if (UPDATE == REC_DELTA)
             s.a[to * PITCH + from] = kk[2 + i] * (s.k_factor[to] * s.k_factor[from] * s.beta[to]);
     }
-    __syncwarp();
+}
+
+DEVICE void put_triangles(const rec_problem &p, rec_size h, u32 keys, u32 queries, parts &s) {
+    const rec_view &u = p.view[REC_BONUS];
+    float2 bonus[PAIRS];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const rec_size at = h * u.stride[2] + 64 * i + 2 * (threadIdx.x % 32);
+        bonus[i] = BEFORE && u.present ? make_float2(load(u, at), load(u, at + 1)) : make_float2(0, 0);
+    }
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) put_triangle(keys, queries, s, half, bonus, s.diagonal[sub_of_warp()]);
+}
+
+/* The warp's block on the diagonal of P, when it is whole. */
+DEVICE void put_diagonal(parts &s, char *scores) {
+    const int warp = sub_of_warp(), lane = threadIdx.x % 32;
+    const float *block = s.diagonal[warp];
     if constexpr (BACK) {
         for (int n = lane; n < SUB * SUB; n += 32)
             s.p[(SUB * warp + n / SUB) * PITCH + SUB * warp + n % SUB] = block[n / SUB * (SUB + 1) + n % SUB];
@@ -284,7 +300,7 @@ DEVICE void put_operands(u32 keys, u32 queries, const parts &s, u32 *to, float *
     if (LEFTS == 1 && threadIdx.x < KEY_SIZE) passed[threadIdx.x] = power_of_2(totals(s, 0, 4, threadIdx.x));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_constant__ rec_chunked a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_key(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
     chunk_of_head c;
@@ -306,22 +322,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_key(const __grid_c
     __syncthreads();
     if (thread < REC_CHUNK)
         s.k_factor[thread] = factor_of(p, keys, thread);
-    else
+    else if (thread < 2 * REC_CHUNK)
         s.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
     add_totals(s);
     __syncthreads();
-    float kk[6][4], qk[6][4];
-    multiply(keys, queries, s, kk, qk);
-    __syncthreads();
     char *scores = a.scores + c.place * BLOCKS;
     if (SQUARE) clear_others(scores, BACK);
-    put_products(s, kk, qk, scores);
-    put_diagonal(p, c.h, keys, queries, s, scores);
+    if (warp_multiplies()) {
+        float kk[6][4], qk[6][4];
+        multiply(keys, queries, s, kk, qk);
+        put_products(s, kk, qk, scores);
+        put_below(keys, queries, s);
+    } else {
+        put_triangles(p, c.h, keys, queries, s);
+    }
     u32 *operands = (u32 *)(a.operands + c.place * ((LEFTS > 1 ? 4 : 3) * REC_CHUNK * KEY_SIZE * 2));
     float *passed = a.factors + c.place * (KEY_SIZE + REC_CHUNK);
     put_operands(keys, queries, s, operands, passed);
+    __syncthreads();
+    if (!warp_multiplies()) put_diagonal(s, scores);
     if (LEFTS > 1) {
-        __syncthreads();
         add_gates_behind(p, c, s, passed);
         __syncthreads();
         put_pieces(keys, s, operands);

@@ -1,47 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of a chunk's rows (chunk.cuh) whose decays are those of key channels, for all chunks at once: a block for
- * each chunk of a head. What states say to rows are products of its warps, two for 16 rows; what tokens say to each
- * other is summed in floats, a thread of half of them for a channel, as on CPUs: a block of BLOCK rows, then each token
- * before it, whose decay up to it is moved along, so that an exponential is taken once for each gate. With f = d_out u'
- * and y u' up to the diagonal, e the decays between two tokens,
+ * each chunk of a head. What states say to rows are products of its warps, two for 16 rows; then a warp has 16 channels
+ * of all rows (chunk_tokens.cuh), and at last rows, which it writes. With f = d_out u' and y u' up to the diagonal, e
+ * the decays between two tokens,
  *
  *     dq_t = scale (e^G S d_out + sum_s f_ts e k_s)     r_t = sum_s (y u')_ts e k_s     d_beta = y v - k (e^G S y + r)
  *     dk = sum_t f_ts e q_t - beta_t (y u')_ts e k_t - beta (e^G S y + r) + e^(G_end - G) dS u
  *
  * With BEFORE, of sums, e is that of the row before, and the bonus stands for it between a row and itself.
  *
- * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS (1), DIRECT, WARPS (8), BEFORE.
+ * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), UPDATE, TERMS (1), WARPS (8), BEFORE.
  */
+#define DIRECT a.direct
 #include "operations/recurrent/cuda/chunk_rows.cuh"
+#include "operations/recurrent/cuda/chunk_tokens.cuh"
 
-#define BLOCK 8
-#define BATCH 16 /* rows whose loads are under way together */
+#define BATCH  16                        /* rows whose gates are loaded together */
 #define GROUPS (THREADS / (KEY_SIZE / 8)) /* of rows of states, by threads that have 8 channels each */
+#define OWN_CHANNELS (KEY_SIZE / 32)     /* of a lane that has rows */
 
-/* f and y u' lie by columns: [from][to]. */
-struct parts {
-    float f[REC_CHUNK * REC_CHUNK], n[REC_CHUNK * REC_CHUNK];
-    float k_factor[REC_CHUNK], q_factor[REC_CHUNK], beta[REC_CHUNK], head[REC_CHUNK], along[REC_CHUNK];
-    float seen[WARPS][REC_CHUNK], gates[WARPS][REC_CHUNK]; /* sums over a warp's channels */
-    float dk[REC_CHUNK * KEY_SIZE], left[REC_CHUNK * KEY_SIZE], gate[REC_CHUNK * KEY_SIZE];
-    float asked[REC_CHUNK * KEY_SIZE]; /* S d_out, then of gates what the state says to the row */
-    float met[GROUPS * KEY_SIZE];      /* sums of S dS */
+struct parts : tokens {
+    float along[REC_CHUNK], q_norm[REC_CHUNK], head[REC_CHUNK];
+    float met[GROUPS * KEY_SIZE]; /* sums of S dS */
 };
 
 /* ---- States ----------------------------------------------------------------------------------------- */
 
-/* f or n, which x is. */
+DEVICE float round_tf32(float x) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
+}
+
+/* f or n, which x is, up to the warp's last row. */
 DEVICE void put_between(parts &s, const float (&x)[8][4]) {
-    const int warp = sub_of_warp(), lane = threadIdx.x % 32;
+    const int row = 16 * sub_of_warp() + threadIdx.x % 32 / 4;
     float *square = warp_asks() ? s.f : s.n;
     if (!warp_asks() && !DELTA) return;
 #pragma unroll
     for (int tile = 0; tile < 8; tile++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int to = 16 * warp + lane / 4 + i / 2 * 8, from = 8 * tile + lane % 4 * 2 + i % 2;
-            square[from * REC_CHUNK + to] = from < to || (warp_asks() && from == to) ? x[tile][i] : 0;
+        for (int half = 0; half < 2; half++) {
+            const int to = row + 8 * half, from = 8 * tile + threadIdx.x % 4 * 2;
+            float two[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float own = x[tile][2 * half + i];
+                two[i] = from + i < to ? round_tf32(own) : from + i == to && warp_asks() ? own : 0;
+            }
+            *(float2 *)(square + to * PITCH + from) = make_float2(two[0], two[1]);
         }
 }
 
@@ -50,12 +58,13 @@ DEVICE void put_rows(float *to, const work &w, const float (&x)[TILES][4]) {
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            *(float2 *)(to + (w.row + half * 8) * KEY_SIZE + 8 * (first_tile() + n) + threadIdx.x % 4 * 2) =
+            *(float2 *)(to + (w.row + half * 8) * ROW_PITCH + 8 * (first_tile() + n) + threadIdx.x % 4 * 2) =
                 make_float2(x[n][2 * half], x[n][2 * half + 1]);
 }
 
-/* S d_out and S y to shared memory, dS u to rows of the gates' gradients; as they are, without decays. */
-DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles, float *const (&rows)[2]) {
+/* S d_out, S y and dS u to shared memory, as they are, without decays. Slabs of states lie where the last go. */
+DEVICE void read_states(const rec_chunked &a, parts &s, const work &w) {
+    const u32 tiles = shared_address(s.told);
     float to_query[TILES][4], to_key[TILES][4];
     clear(to_query);
     clear(to_key);
@@ -76,7 +85,7 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles
         }
     }
     put_rows(s.asked, w, to_query);
-    put_rows(s.dk, w, to_key);
+    if (DELTA) put_rows(s.seen, w, to_key);
     clear(to_query);
     for (int slab = 0; slab < slabs_of(w); slab++) {
         operand left[SLAB / 16];
@@ -86,217 +95,21 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w, u32 tiles
 #pragma unroll
         for (int k = 0; k < SLAB / 16; k++) multiply_state(tile, k, left[k].x, to_query);
     }
-    store_rows(rows, REC_SUM_GATE, to_query);
+    __syncthreads();
+    put_rows(s.told, w, to_query);
 }
 
-/* ---- Channels --------------------------------------------------------------------------------------- */
-
-/* What a thread has of a block of rows: rows, their decays and those since the block began, gradients, and r. */
-struct rows_of_channel {
-    float q[BLOCK], k[BLOCK], d[BLOCK], dq[BLOCK], r[BLOCK], pass[BLOCK];
-};
-/* What it carries along: the decay since the chunk began; the bonus, and the sum of its gradient. */
-struct channel_sums {
-    float since, bonus, d_bonus;
-};
-
-DEVICE float element_of_row(u32 tile, int row, int channel) {
-    const u32 x = load_pair(tile, row, channel & ~1);
-    return widen((u16)(channel & 1 ? x >> 16 : x));
-}
-
-/*
- * Tokens before the block: pairs of token j pass by all gates from j + 1 up to the block's first, and then up to the
- * row's own, or with BEFORE to that of the row before.
- */
-DEVICE void meet_before(parts &s, u32 keys, int at, int channel, rows_of_channel &b) {
-    float hat_q[BLOCK], hat_k[BLOCK], decay[BLOCK], total = 1, sum = 0;
+/* Decays of the chunk's gates, each a number. */
+DEVICE void load_decays(const rec_problem &p, const chunk_of_head &c, parts &s) {
+    const int channel = threadIdx.x % KEY_SIZE;
+    for (int first = threadIdx.x / KEY_SIZE * BATCH; first < REC_CHUNK; first += THREADS / KEY_SIZE * BATCH) {
+        float g[BATCH];
 #pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
-        decay[i] = BEFORE ? total : total * b.d[i];
-        total *= b.d[i];
-        hat_q[i] = decay[i] * b.q[i];
-        hat_k[i] = -s.beta[at + i] * (total * b.k[i]);
-        b.dq[i] = b.r[i] = b.pass[i] = 0;
-    }
-#pragma unroll 2
-    for (int j = 0; j < at; j++) {
-        const int own = j * KEY_SIZE + channel;
-        const float left = s.left[own], k = left * element_of_row(keys, j, channel) * s.k_factor[j];
-        const float *f = s.f + j * REC_CHUNK + at, *n = s.n + j * REC_CHUNK + at;
-        float to_key = 0;
+        for (int i = 0; i < BATCH; i++) g[i] = p.head_decay ? s.head[first + i] : 0;
+        add_channel(p, c.q, rec_token(&p, &c.q, c.first + first), c.h, channel, c.rows - first, g);
 #pragma unroll
-        for (int i = 0; i < BLOCK; i += 4) {
-            const float4 four = *(const float4 *)(f + i);
-            const float x[] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                b.dq[i + c] += x[c] * k;
-                to_key += x[c] * hat_q[i + c];
-            }
-            if (!DELTA) continue;
-            const float4 other = *(const float4 *)(n + i);
-            const float y[] = {other.x, other.y, other.z, other.w};
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                b.r[i + c] += y[c] * k;
-                to_key += y[c] * hat_k[i + c];
-            }
-        }
-        s.dk[own] += left * to_key;
-        s.left[own] = left * total;
-        sum += k * to_key;
-        if (!BEFORE || j + 1 < at) s.gate[own + KEY_SIZE] += sum;
-    }
-#pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
-        const float pass = hat_q[i] * b.dq[i] + (DELTA ? hat_k[i] * b.r[i] : 0);
-#pragma unroll
-        for (int t = !BEFORE; t <= i - BEFORE; t++) b.pass[t] += pass;
-        b.dq[i] *= decay[i];
-        b.r[i] *= decay[i];
-    }
-}
-
-/* Pairs inside of the block, each with its own decay; `to_key` is theirs, and left that to the block's end. */
-DEVICE void meet_inside(parts &s, int at, int channel, channel_sums &sums, rows_of_channel &b,
-                        float (&to_key)[BLOCK]) {
-#pragma unroll
-    for (int j = 0; j < BLOCK; j++) {
-        const float *f = s.f + (at + j) * REC_CHUNK + at, *n = s.n + (at + j) * REC_CHUNK + at;
-        float decay = 1, passes[BLOCK];
-        to_key[j] = 0;
-#pragma unroll
-        for (int i = j; i < BLOCK; i++) {
-            if (i > j && !BEFORE) decay *= b.d[i];
-            const float by = BEFORE && i == j ? sums.bonus : decay, k = by * b.k[j];
-            float here = f[i] * b.q[i];
-            if (BEFORE && i == j) sums.d_bonus += here * b.k[j];
-            b.dq[i] += f[i] * k;
-            if (DELTA && i > j) {
-                here -= s.beta[at + i] * (n[i] * b.k[i]);
-                b.r[i] += n[i] * k;
-            }
-            to_key[j] += by * here;
-            passes[i] = k * here;
-            if (i > j && BEFORE) decay *= b.d[i];
-        }
-        float sum = 0;
-#pragma unroll
-        for (int i = BLOCK - 1; i > j; i--) {
-            if (!BEFORE) sum += passes[i];
-            b.pass[i] += sum;
-            if (BEFORE) sum += passes[i];
-        }
-        s.left[(at + j) * KEY_SIZE + channel] = decay;
-    }
-}
-
-/* Sums over a warp's channels of numbers of rows from `row` on. */
-template <int count> DEVICE void put_sums(float (&to)[WARPS][REC_CHUNK], int row, const float (&x)[count]) {
-#pragma unroll
-    for (int i = 0; i < count; i++) {
-        const float sum = sum_of_lanes(x[i], 32);
-        if (threadIdx.x % 32 == i) to[threadIdx.x / 32][row + i] = sum;
-    }
-}
-
-/* Where a channel's gradients of rows go: those of gates, queries and keys, and how far the next row is. */
-struct channel_rows {
-    float *gate;
-    rec_size width; /* of gate */
-    u16 *query, *key;
-    rec_size query_step, key_step;
-
-    DEVICE_MEMBER channel_rows(const rec_chunked &a, const work &w, const rec_sequence &q, rec_size h, int channel) {
-        const rec_view &d_query = a.p.view[REC_D(REC_QUERY)], &d_key = a.p.view[REC_D(REC_KEY)];
-        const int sign = a.p.reverse ? -1 : 1;
-        gate = row_of(a, q, w, h, 0) + REC_SUM_GATE * KEY_SIZE + channel;
-        width = sign * a.p.heads * a.width;
-        query = DIRECT & REC_DIRECT_QUERY ? direct_row(a, q, w, h, REC_QUERY, 0) : NULL;
-        key = DIRECT & REC_DIRECT_KEY ? direct_row(a, q, w, h, REC_KEY, 0) : NULL;
-        query += query ? channel : 0, key += key ? channel : 0;
-        query_step = sign * d_query.stride[1], key_step = sign * d_key.stride[1];
-    }
-    /* To the tensor, or to the row that gradients are summed from. */
-    DEVICE_MEMBER void put_query(int row, float x) const {
-        if (!(DIRECT & REC_DIRECT_QUERY))
-            gate[row * width + (REC_SUM_QUERY - REC_SUM_GATE) * KEY_SIZE] = x;
-        else if (query)
-            query[row * query_step] = narrow(x);
-    }
-    DEVICE_MEMBER void put_key(int row, float x) const {
-        if (!(DIRECT & REC_DIRECT_KEY))
-            gate[row * width + (REC_SUM_KEY - REC_SUM_GATE) * KEY_SIZE] = x;
-        else if (key)
-            key[row * key_step] = narrow(x);
-    }
-};
-
-/* A block of rows of a channel, whose decay since the chunk began is carried along. */
-DEVICE void pass_block(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
-                       u32 queries, const channel_rows &to, int at, int channel, channel_sums &carried) {
-    const rec_problem &p = a.p;
-    const int count = lesser(w.steps - w.first - at, BLOCK);
-    rows_of_channel b;
-    float to_key[BLOCK], g[BLOCK], sums[BLOCK];
-#pragma unroll
-    for (int i = 0; i < BLOCK; i++) g[i] = p.head_decay ? s.head[at + i] : 0;
-    add_channel(p, q, rec_token(&p, &q, w.first + at), h, channel, count, g);
-#pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
-        b.d[i] = i < count ? exp_of(g[i]) : 1;
-        b.q[i] = element_of_row(queries, at + i, channel) * s.q_factor[at + i];
-        b.k[i] = element_of_row(keys, at + i, channel) * s.k_factor[at + i];
-    }
-    meet_before(s, keys, at, channel, b);
-    meet_inside(s, at, channel, carried, b, to_key);
-    const float scale = (float)p.scale;
-#pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
-        const int own = (at + i) * KEY_SIZE + channel;
-        const float before = carried.since, since = before * b.d[i], asked = (BEFORE ? before : since) * s.asked[own];
-        carried.since = since;
-        const float seen = DELTA ? since * s.dk[own] : 0, all = seen + b.r[i], by = -s.beta[at + i];
-        if (i < count) to.put_query(at + i, scale * (asked + b.dq[i]));
-        s.asked[own] = b.q[i] * asked + (DELTA ? by * (b.k[i] * seen) : 0);
-        s.dk[own] = to_key[i] + (DELTA ? by * all : 0);
-        s.gate[own] += b.pass[i];
-        sums[i] = b.k[i] * all;
-    }
-    if (DELTA) put_sums(s.seen, at, sums);
-}
-
-/* The cotangent's part, and gates from the last row on: what the state says to rows is added up. */
-DEVICE void end_channel(parts &s, const channel_rows &to, u32 keys, int rows, int channel, float whole) {
-    float sum = 0;
-    for (int first = 0; first < rows; first += BATCH) {
-        float x[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) x[i] = first + i < rows ? to.gate[(first + i) * to.width] : 0;
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            const int t = first + i, at = t * KEY_SIZE + channel;
-            if (t >= rows) break;
-            const float own = s.left[at] * x[i], all = s.dk[at] + own;
-            s.gate[at] += sum;
-            to.put_key(t, all);
-            sum += element_of_row(keys, t, channel) * s.k_factor[t] * own;
-        }
-    }
-    sum = whole;
-    for (int first = (rows - 1) / BATCH * BATCH; first >= 0; first -= BATCH) {
-        float x[BATCH];
-#pragma unroll
-        for (int i = BATCH - 1; i >= 0; i--) {
-            const int t = first + i, at = t * KEY_SIZE + channel;
-            x[i] = 0;
-            if (t >= rows) continue;
-            const float next = sum + s.asked[at];
-            to.gate[t * to.width] = x[i] = s.gate[at] + (BEFORE ? sum : next);
-            sum = next;
-        }
-        put_sums(s.gates, first, x);
+        for (int i = 0; i < BATCH; i++)
+            s.gate[(first + i) * ROW_PITCH + channel] = first + i < c.rows ? exp_of(g[i]) : 1;
     }
 }
 
@@ -326,6 +139,115 @@ DEVICE float met_states(const parts &s, int channel) {
     return sum;
 }
 
+/* ---- Rows ------------------------------------------------------------------------------------------- */
+
+typedef float channels_of_row[OWN_CHANNELS];
+
+DEVICE void take_row(const float *rows, int row, channels_of_row &x) {
+    const float *at = rows + row * ROW_PITCH + threadIdx.x % 32 * OWN_CHANNELS;
+#pragma unroll
+    for (int i = 0; i < OWN_CHANNELS; i += 2) {
+        const float2 two = *(const float2 *)(at + i);
+        x[i] = two.x, x[i + 1] = two.y;
+    }
+}
+DEVICE void take_row(u32 tile, int row, float factor, channels_of_row &x) {
+#pragma unroll
+    for (int i = 0; i < OWN_CHANNELS; i += 2) {
+        const float2 two = widen_pair(load_pair(tile, row, threadIdx.x % 32 * OWN_CHANNELS + i));
+        x[i] = two.x * factor, x[i + 1] = two.y * factor;
+    }
+}
+DEVICE float inner(const channels_of_row &x, const channels_of_row &y) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < OWN_CHANNELS; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+/* To the row that gradients are summed from, or a tensor's row of 16 bits, which may be missing. */
+DEVICE void put_sums(float *row, int vector, const channels_of_row &x) {
+#pragma unroll
+    for (int i = 0; i < OWN_CHANNELS; i += 2)
+        *(float2 *)(row + vector * KEY_SIZE + threadIdx.x % 32 * OWN_CHANNELS + i) = make_float2(x[i], x[i + 1]);
+}
+DEVICE void put_direct(u16 *row, const channels_of_row &x) {
+    if (!row) return;
+#pragma unroll
+    for (int i = 0; i < OWN_CHANNELS; i += 2) store_pair(row + threadIdx.x % 32 * OWN_CHANNELS + i, x[i], x[i + 1]);
+}
+
+/* A gradient of the query or the key, through the normalisation by `norm` of what `own` is times it. */
+DEVICE void put_vector(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int role, int row,
+                       float *sums, float norm, const channels_of_row &own, channels_of_row &x) {
+    const bool is_direct = DIRECT & (role == REC_QUERY ? REC_DIRECT_QUERY : REC_DIRECT_KEY);
+    if (!is_direct) {
+        put_sums(sums, role == REC_QUERY ? REC_SUM_QUERY : REC_SUM_KEY, x);
+        return;
+    }
+    if (a.p.normalise) {
+        const float along = sum_of_lanes(inner(own, x), 32);
+#pragma unroll
+        for (int i = 0; i < OWN_CHANNELS; i++) x[i] = norm * (x[i] - own[i] * along);
+    }
+    put_direct(direct_row(a, q, w, h, role, row), x);
+}
+
+DEVICE void put_gates(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int row, float *sums,
+                      const channels_of_row &x) {
+    if (!(DIRECT & REC_DIRECT_GATE)) {
+        put_sums(sums, REC_SUM_GATE, x);
+        return;
+    }
+    const rec_size t = rec_token(&a.p, &q, w.first + row), first = threadIdx.x % 32 * OWN_CHANNELS;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const rec_view &v = a.p.view[REC_D(n ? REC_G : REC_GK)];
+        if (!v.present || (n && !a.p.g_is_wide)) continue;
+        if (v.dtype == BF16) {
+            put_direct((u16 *)v.data + rec_at(&v, q.batch, t, h), x);
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < OWN_CHANNELS; i++) store(v, rec_at(&v, q.batch, t, h) + first + i, x[i]);
+    }
+}
+
+/* Every so many rows, by a warp each. */
+DEVICE void write_rows(const rec_chunked &a, const parts &s, const chunk_of_head &c, const work &w, u32 keys,
+                       u32 queries) {
+#pragma unroll 2
+    for (int row = threadIdx.x / 32; row < c.rows; row += WARPS) {
+        float *sums = row_of(a, c.q, w, c.h, row);
+        channels_of_row x, k, other;
+        take_row(keys, row, s.k_factor[row], k);
+        float seen = 0, gate = 0;
+        if (DELTA) {
+            take_row(s.seen, row, x);
+            seen = sum_of_lanes(inner(k, x), 32);
+        }
+        take_row(s.gate, row, x);
+        if (a.p.head_decay) {
+#pragma unroll
+            for (int i = 0; i < OWN_CHANNELS; i++) gate += x[i];
+            gate = sum_of_lanes(gate, 32);
+        }
+        put_gates(a, c.q, w, c.h, row, sums, x);
+        take_row(s.told, row, x);
+        put_vector(a, c.q, w, c.h, REC_KEY, row, sums, s.k_factor[row], k, x);
+        take_row(s.asked, row, x);
+        take_row(queries, row, s.q_norm[row], other);
+#pragma unroll
+        for (int i = 0; i < OWN_CHANNELS; i++) x[i] *= (float)a.p.scale;
+        put_vector(a, c.q, w, c.h, REC_QUERY, row, sums, s.q_norm[row], other, x);
+        float *numbers = sums + a.width - REC_NUMBERS;
+        if (threadIdx.x % 32 > 0) continue;
+        numbers[REC_D_BETA] = DELTA ? s.along[row] - seen : 0;
+        numbers[REC_D_HEAD] = gate;
+        numbers[REC_ALONG_U] = numbers[REC_ALONG_X] = 0;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_constant__ rec_chunked a) {
     extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
@@ -347,10 +269,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_cons
     work w = work_of(a, c);
     cp_async_wait<0>();
     __syncthreads();
-    if (thread < REC_CHUNK)
+    if (thread < REC_CHUNK) {
         s.k_factor[thread] = factor_of(p, keys, thread);
-    else if (thread < 2 * REC_CHUNK)
-        s.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
+    } else if (thread < 2 * REC_CHUNK) {
+        const int row = thread - REC_CHUNK;
+        s.q_norm[row] = factor_of(p, queries, row);
+        s.q_factor[row] = s.q_norm[row] * (float)p.scale;
+    }
+    load_decays(p, c, s);
     float *rows[2], own_beta[2], along[2], x[8][4];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -362,25 +288,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_cons
     put_between(s, x);
     along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
     if (lane % 4 == 0 && warp_tells()) s.along[w.row] = along[0], s.along[w.row + 8] = along[1];
-    read_states(a, s, w, shared_address(s.left), rows);
+    read_states(a, s, w);
     meet_states(a, s, w);
     __syncthreads();
-    if (thread < KEY_SIZE) {
-        const channel_rows to(a, w, q, h, thread);
+    const int first = thread / 32 * 16, channel = first + lane / 4;
+    if (first < KEY_SIZE) {
         const rec_view &u = p.view[REC_BONUS];
-        const bool has_bonus = BEFORE && u.present;
-        channel_sums carried = {1, has_bonus ? load(u, h * u.stride[2] + thread * u.stride[3]) : 0, 0};
-        for (int t = 0; t < REC_CHUNK; t++) s.gate[t * KEY_SIZE + thread] = 0;
-        for (int at = 0; at < count; at += BLOCK) pass_block(a, s, w, q, h, keys, queries, to, at, thread, carried);
-        end_channel(s, to, keys, count, thread, carried.since * met_states(s, thread));
-        if (has_bonus) a.bonuses[c.place * KEY_SIZE + thread] = carried.d_bonus;
+        const float met[] = {met_states(s, channel), met_states(s, channel + 8)};
+        float bonus[2] = {0, 0}, d_bonus[2];
+        if (BEFORE && u.present)
+            for (int n = 0; n < 2; n++) bonus[n] = load(u, h * u.stride[2] + (channel + 8 * n) * u.stride[3]);
+        meet_tokens(s, keys, queries, first, met, bonus, d_bonus);
+        if (BEFORE && u.present && lane % 4 == 0)
+            for (int n = 0; n < 2; n++) a.bonuses[c.place * KEY_SIZE + channel + 8 * n] = d_bonus[n];
     }
     __syncthreads();
-    if (thread >= count) return;
-    float seen = 0, gate = 0;
-    for (int n = 0; n < KEY_SIZE / 32; n++) seen += s.seen[n][thread], gate += s.gates[n][thread];
-    float *numbers = row_of(a, q, w, h, thread) + a.width - REC_NUMBERS;
-    numbers[REC_D_BETA] = DELTA ? s.along[thread] - seen : 0;
-    numbers[REC_D_HEAD] = gate;
-    numbers[REC_ALONG_U] = numbers[REC_ALONG_X] = 0;
+    write_rows(a, s, c, w, keys, queries);
 }

@@ -32,11 +32,18 @@ typedef struct rec_gradient {
 } rec_gradient;
 
 /* Gradients that need no sum over heads, which chunks store where they belong; whether dq has its own token's part. */
-enum rec_direct { REC_DIRECT_QUERY = 1, REC_DIRECT_KEY = 2, REC_DIRECT_VALUE = 4, REC_WHOLE_QUERY = 8 };
+enum rec_direct {
+    REC_DIRECT_QUERY = 1,
+    REC_DIRECT_KEY = 2,
+    REC_DIRECT_VALUE = 4,
+    REC_WHOLE_QUERY = 8,
+    REC_DIRECT_GATE = 16 /* of key channels */
+};
 
 /* Vectors of a token that spread() of gradient_sums.cu makes of rows, by warps; heads have some of gates. */
 REC rec_size rec_spread(const rec_problem *p, int direct) {
-    const int has_vectors = p->key_decay || p->value_decay || p->update == REC_RANK_ONE;
+    const int has_gates = p->key_decay && !(direct & REC_DIRECT_GATE);
+    const int has_vectors = has_gates || p->value_decay || p->update == REC_RANK_ONE;
     return (direct & REC_DIRECT_QUERY ? 0 : p->query_heads) + (direct & REC_DIRECT_KEY ? 0 : p->key_heads) +
            (direct & REC_DIRECT_VALUE ? 0 : p->value_heads) + (has_vectors ? p->heads : 0);
 }

@@ -34,8 +34,8 @@ static int64_t rows_bytes(const rec_problem *p) {
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
     const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 20 * 4) + 8 * 4;
     if (p->key_decay)
-        return 2 * tile + (2 * REC_CHUNK + 5 + 2 * 8 + 4 * p->key_size) * REC_CHUNK * 4 +
-               8 * 2 * REC_CHUNK_THREADS * 4;
+        return 2 * tile + 2 * square + (4 * (p->key_size + 4) + 6) * REC_CHUNK * 4 +
+               8 * p->key_size * 4 + 8 * 2 * REC_CHUNK_THREADS * 4;
     return 2 * tile + ejki_max(pieces_of(p), 2) * tile + 2 * square + ejki_round_up(rows, 16);
 }
 
@@ -101,10 +101,10 @@ static void want_walks(const rec_problem *p, const rec_layout *there, const rec_
 /* Gradients that are stored as they are made: rounded, of heads of their own, and of all tokens. */
 static int direct_of(const rec_problem *p) {
     if (pieces_of(p) > 1 || p->packed) return REC_WHOLE_QUERY;
-    const bool is_whole = !p->key_decay || !p->normalise; /* nothing is summed over channels */
-    return REC_WHOLE_QUERY | (is_whole && p->query_heads == p->heads ? REC_DIRECT_QUERY : 0) |
-           (is_whole && p->key_heads == p->heads ? REC_DIRECT_KEY : 0) |
-           (p->value_heads == p->heads ? REC_DIRECT_VALUE : 0);
+    const bool is_gate = p->key_decay && !p->view[REC_A_LOG].present; /* nothing is made of raw ones */
+    return REC_WHOLE_QUERY | (p->query_heads == p->heads ? REC_DIRECT_QUERY : 0) |
+           (p->key_heads == p->heads ? REC_DIRECT_KEY : 0) |
+           (p->value_heads == p->heads ? REC_DIRECT_VALUE : 0) | (is_gate ? REC_DIRECT_GATE : 0);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -119,7 +119,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     (void)threads;
     EJKI_TRY(rec_layout_of(p, &there, launch->device, &of_keep));
     EJKI_TRY(rec_layout_of(p, &back, launch->device, &of_back));
-    ejki_cuda_add(&rows, "DIRECT", direct_of(p));
+    if (!p->key_decay) ejki_cuda_add(&rows, "DIRECT", direct_of(p));
     ejki_cuda_add(&rows, "WARPS", rows_threads(p) / 32);
     ejki_cuda_add(&first, "BACK", 1);
     ejki_cuda_add(&first, "SQUARE", of_keep.wide);
@@ -179,9 +179,10 @@ static ejk_status run(const ejk_run *run) {
                      .backs = (float *)(void *)(own + m.backs),
                      .sums = (float *)(void *)(own + m.sums),
                      .bonuses = (float *)(void *)(own + m.bonuses),
-                     .width = rec_row_size(p)};
+                     .width = rec_row_size(p),
+                     .direct = direct_of(p)};
     const ejki_cuda_work first = {.slot = PREPARE,
-                                  .threads = REC_CHUNK_THREADS,
+                                  .threads = rec_prepare_threads(p),
                                   .blocks = rec_chunks(p) * p->heads,
                                   .shared_bytes = rec_prepare_bytes(p)};
     const ejki_cuda_work rows = {.slot = ROWS,
