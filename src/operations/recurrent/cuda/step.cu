@@ -10,8 +10,11 @@
  *
  * With packed sequences the last REST blocks clear the tokens that are in none.
  *
+ * Most of the instructions are for what a call might have. With PLAIN it has one token a sequence, rows of ROW_TYPE and
+ * states of floats that lie at multiples of their runs, and whole slabs, and nothing of that is asked.
+ *
  * Constants: KEY_SIZE (8 to 256, a power of two), THREADS, UPDATE, BEFORE, KEY_DECAY, WIDE (KEY_SIZE 64 or more),
- * SLABS, REST.
+ * SLABS, REST; PLAIN, ROW_TYPE.
  */
 #include "operations/recurrent/cuda/call.cuh"
 
@@ -71,15 +74,21 @@ template <int count> DEVICE void add_over_rows(sums &s, int &turn, float (&x)[co
 
 /* ---- Memory ----------------------------------------------------------------------------------------- */
 
+/* Of a type that is known where PLAIN is. */
+DEVICE int type_of(const rec_view &v) {
+    return PLAIN ? ROW_TYPE : v.dtype;
+}
+
 DEVICE bool are_floats_whole(const rec_view &v, rec_size at, rec_size stride) {
     return v.dtype == F32 && stride % 4 == 0 && ((u64)v.data / 4 + at) % 4 == 0;
 }
 
 /* Four elements, of which the first `count` are there; the others are 0. */
 DEVICE void load_four(const rec_view &v, rec_size at, rec_size count, float (&x)[4]) {
-    const u64 size = v.dtype == F32 ? 4 : 2;
-    if (count >= 4 && ((u64)v.data / size + at) % 4 == 0) {
-        if (v.dtype == F32) {
+    const int type = type_of(v);
+    const u64 size = type == F32 ? 4 : 2;
+    if (PLAIN || (count >= 4 && ((u64)v.data / size + at) % 4 == 0)) {
+        if (type == F32) {
             const float4 y = *(const float4 *)((const float *)v.data + at);
             x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
         } else {
@@ -87,7 +96,7 @@ DEVICE void load_four(const rec_view &v, rec_size at, rec_size count, float (&x)
             const u16 bits[] = {(u16)y.x, (u16)(y.x >> 16), (u16)y.y, (u16)(y.y >> 16)};
 #pragma unroll
             for (int c = 0; c < 4; c++)
-                x[c] = v.dtype == BF16 ? value_of<BF16>(bits[c]) : value_of<F16>(bits[c]);
+                x[c] = type == BF16 ? value_of<BF16>(bits[c]) : value_of<F16>(bits[c]);
         }
     } else {
 #pragma unroll
@@ -111,16 +120,16 @@ DEVICE void load_slab(const rec_view &v, rec_size row, rec_size h, rec_size j, r
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int c = 0; c < 4; c++) s[r][c] = 0;
-    if (!v.present || row < 0 || count <= 0) return;
+    if (!v.present || row < 0 || (!PLAIN && count <= 0)) return;
     const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3];
     const float *from = (const float *)v.data + at;
-    if (count >= 4 && v.stride[3] == 1 && are_floats_whole(v, at, v.stride[2])) {
+    if (PLAIN ? WIDE : count >= 4 && v.stride[3] == 1 && are_floats_whole(v, at, v.stride[2])) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float4 x = __ldcs((const float4 *)(from + row_of(r) * v.stride[2]));
             s[r][0] = x.x, s[r][1] = x.y, s[r][2] = x.z, s[r][3] = x.w;
         }
-    } else if (count >= 4 && v.stride[2] == 1 && are_floats_whole(v, at, v.stride[3])) {
+    } else if (PLAIN || (count >= 4 && v.stride[2] == 1 && are_floats_whole(v, at, v.stride[3]))) {
 #pragma unroll
         for (int r = 0; r < ROWS; r += 4)
 #pragma unroll
@@ -139,15 +148,15 @@ DEVICE void load_slab(const rec_view &v, rec_size row, rec_size h, rec_size j, r
 
 DEVICE void store_slab(const rec_view &v, rec_size row, rec_size h, rec_size j, rec_size count,
                        const float (&s)[ROWS][4]) {
-    if (!v.present || row < 0 || count <= 0) return;
+    if (!v.present || row < 0 || (!PLAIN && count <= 0)) return;
     const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3];
     float *to = (float *)v.data + at;
-    if (count >= 4 && v.stride[3] == 1 && are_floats_whole(v, at, v.stride[2])) {
+    if (PLAIN ? WIDE : count >= 4 && v.stride[3] == 1 && are_floats_whole(v, at, v.stride[2])) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             __stcs((float4 *)(to + row_of(r) * v.stride[2]),
                    make_float4(s[r][0], s[r][1], s[r][2], s[r][3]));
-    } else if (count >= 4 && v.stride[2] == 1 && are_floats_whole(v, at, v.stride[3])) {
+    } else if (PLAIN || (count >= 4 && v.stride[2] == 1 && are_floats_whole(v, at, v.stride[3]))) {
 #pragma unroll
         for (int r = 0; r < ROWS; r += 4)
 #pragma unroll
@@ -165,11 +174,14 @@ DEVICE void store_slab(const rec_view &v, rec_size row, rec_size h, rec_size j, 
 }
 
 DEVICE void store_four(const rec_view &v, rec_size at, rec_size count, const float (&x)[4]) {
-    if (count >= 4 && v.dtype != F32 && ((u64)v.data / 2 + at) % 4 == 0) {
+    const int type = type_of(v);
+    if (PLAIN && type == F32) {
+        *(float4 *)((float *)v.data + at) = make_float4(x[0], x[1], x[2], x[3]);
+    } else if (PLAIN || (count >= 4 && type != F32 && ((u64)v.data / 2 + at) % 4 == 0)) {
         u32 bits[4];
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            bits[c] = v.dtype == BF16 ? bits_of<BF16>(x[c]) : bits_of<F16>(x[c]);
+            bits[c] = type == BF16 ? bits_of<BF16>(x[c]) : bits_of<F16>(x[c]);
         *(uint2 *)((u16 *)v.data + at) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
     } else {
 #pragma unroll
@@ -290,7 +302,7 @@ DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_s
     read_slab(t, s, all, turn, x, y);
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        dv[c] = c < count ? value_decay(p, q, at, h, j + c) : 1;
+        dv[c] = PLAIN ? 1 : c < count ? value_decay(p, q, at, h, j + c) : 1;
         if (UPDATE == REC_DELTA) x[c] *= dv[c];
         if (!BEFORE) y[c] *= dv[c];
         y[c] += t.own * v[c];
@@ -308,14 +320,26 @@ DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_s
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 2 : 3)
+/* Of a token each. */
+DEVICE rec_sequence sequence_of(const rec_problem &p, rec_size n) {
+    rec_sequence s = {n, n, 0, 1, n};
+    if (!p.view[REC_INDICES].present) return s;
+    s.row = rec_integer(&p.view[REC_INDICES], n);
+    if (s.row < 0 || s.row >= p.slots) s.row = -1;
+    return s;
+}
+
+/* Blocks of a multiprocessor that registers are shared out for. */
+#define RESIDENT (UPDATE == REC_RANK_ONE ? 2 : PLAIN ? 4 : 3)
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     step(const __grid_constant__ arguments a) {
     const rec_problem &p = a.p;
     const rec_view &out = p.view[REC_OUT], &initial = p.view[REC_INITIAL];
     /* Divisions of 32 bits are a fraction of those of 64. */
     const u32 slabs = ((u32)p.value_size + SLAB - 1) / SLAB, runs = (slabs + SLABS - 1) / SLABS, heads = (u32)p.heads;
     const u32 groups = (u32)p.sequences * heads * runs, blocks = (groups + GROUPS - 1) / GROUPS;
-    if (blockIdx.x >= blocks) {
+    if (!PLAIN && blockIdx.x >= blocks) {
         clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
@@ -323,8 +347,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 2
     if (group >= groups) return;
     const rec_size h = state % heads, first = (group - state * runs) * (SLABS * SLAB);
     const rec_size lane = column_lane() * 4, end = first + SLABS * SLAB;
-    const rec_sequence q = rec_sequence_of(&p, state / heads);
-    const rec_size steps = q.end - q.begin;
+    const rec_sequence q = PLAIN ? sequence_of(p, state / heads) : rec_sequence_of(&p, state / heads);
+    const rec_size steps = PLAIN ? 1 : q.end - q.begin;
     __shared__ sums all;
     int sum_turn = 0;
     float s[ROWS][4], ahead[ROWS][4];
@@ -339,8 +363,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 2
             for (int c = 0; c < 4; c++) s[r][c] = ahead[r][c];
         if (j - lane + SLAB < end) load_slab(initial, q.row, h, j + SLAB, count - SLAB, ahead);
         for (rec_size n = 0; n < steps; n++) {
-            const rec_turn turn = rec_turn_of(&p, &q, n);
-            const rec_size at = rec_token(&p, &q, n);
+            const rec_turn turn = PLAIN ? rec_turn{1, 0} : rec_turn_of(&p, &q, n);
+            const rec_size at = PLAIN ? 0 : rec_token(&p, &q, n);
             float y[4] = {0, 0, 0, 0};
             if (turn.resets)
 #pragma unroll
