@@ -2,13 +2,17 @@
 /*
  * What kernels that work on all chunks at once do alike: which chunk a block has, rows to be normalised, and the
  * inverse.
- * Constants: KEY_SIZE, TERMS, BACK, SQUARE; INVERSE_PIECES (as many as T has unless given).
+ * Constants: KEY_SIZE, TERMS, BACK, SQUARE; INVERSE_PIECES (as many as T has unless given), HEADS of a block (1 unless
+ * given).
  */
 #ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
 #define EJKI_RECURRENT_CHUNK_INVERSE_CUH
 
 #ifndef WARPS
 #define WARPS 4
+#endif
+#ifndef HEADS
+#define HEADS 1
 #endif
 #include "operations/recurrent/cuda/chunk.cuh"
 #include "operations/recurrent/cuda/chunk_solve.cuh"
@@ -22,10 +26,10 @@ struct chunk_of_head {
     rec_size h, place, first, steps;
     int rows;
 };
-/* That of the block; whether there is one. */
+/* That of the block, of the first of its heads; whether there is one. */
 DEVICE bool find_chunk(const rec_problem &p, chunk_of_head &c) {
-    const u32 heads = (u32)p.heads, chunk = blockIdx.x / heads;
-    c.h = blockIdx.x - chunk * heads, c.place = blockIdx.x;
+    const u32 groups = (u32)p.heads / HEADS, chunk = blockIdx.x / groups;
+    c.h = (blockIdx.x - chunk * groups) * HEADS, c.place = (rec_size)blockIdx.x * HEADS;
     c.q = rec_sequence_of(&p, rec_sequence_at(&p, chunk));
     c.first = (chunk - rec_first_chunk(&p, c.q.index, c.q.begin)) * REC_CHUNK, c.steps = c.q.end - c.q.begin;
     c.rows = (int)(c.steps - c.first < REC_CHUNK ? c.steps - c.first : REC_CHUNK);

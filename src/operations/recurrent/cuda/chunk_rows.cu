@@ -296,7 +296,8 @@ DEVICE void add_tokens(const parts &s, u32 keys, u32 queries, float scale, float
 
 /* dq and, but for what the cotangent says, dk. */
 DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
-                      u32 queries, u32 tiles, float *const (&rows)[2], float (&dk)[TILES][4], float (&beta)[2]) {
+                      u32 queries, u32 tiles, float *const (&sums)[2], bool is_first, float (&dk)[TILES][4],
+                      float (&beta)[2]) {
     const int lane = threadIdx.x % 32;
     float dq[TILES][4], factor[2], along[2], since[2];
     const float scale = (float)a.p.scale;
@@ -347,7 +348,7 @@ DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_s
     if (DIRECT & REC_DIRECT_QUERY)
         store_direct(a, s, q, w, h, REC_QUERY, queries, dq);
     else
-        store_rows(rows, REC_SUM_QUERY, dq);
+        store_rows(sums, REC_SUM_QUERY, !is_first, dq);
 }
 
 /* What the cotangent says to dk. */
@@ -405,23 +406,14 @@ DEVICE float gate_of_row(const parts &s, int row) {
     return sum + since + (lane ? own : 0) + other + s.g.before[REC_CHUNK - 1] * all;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(const __grid_constant__ rec_chunked a) {
-    extern __shared__ __align__(128) char memory[];
+/* All of a head; of later heads of the block gradients of queries and keys are added to those of the first. */
+DEVICE void make_head(const rec_chunked &a, parts &s, const chunk_of_head &c, u32 keys, u32 queries, u32 tiles,
+                      float *const (&sums)[2], bool is_first) {
     const rec_problem &p = a.p;
-    chunk_of_head c;
-    if (!find_chunk(p, c)) return;
     const rec_sequence &q = c.q;
     const rec_size h = c.h;
-    const int count = c.rows, thread = threadIdx.x, lane = thread % 32;
-    const u32 keys = shared_address(memory), queries = keys + TILE, tiles = queries + TILE;
-    parts &s = *(parts *)(memory + 2 * TILE + (TERMS > 1 ? TERMS : 2) * TILE);
-    copy_rows(p, c, REC_KEY, p.key_heads, keys);
-    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
-    cp_async_commit();
-    add_gates(p, q, c.first, count, h, s.g);
+    const int thread = threadIdx.x, lane = thread % 32;
     work w = work_of(a, c);
-    cp_async_wait<0>();
-    __syncthreads();
     if (thread < 2 * REC_CHUNK) end_gates(s.g);
     for (int n = thread; n < 4 * REC_CHUNK; n += THREADS) { /* two threads for a row of keys, or of queries */
         const int row = n / 2 % REC_CHUNK;
@@ -447,13 +439,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(c
     multiply_columns(a, w, rows, values, own_beta, x, x, beta);
     put_between(s, keys, queries, x, beta);
     __syncthreads();
-    make_rows(a, s, w, q, h, keys, queries, tiles, rows, dk, beta);
+    make_rows(a, s, w, q, h, keys, queries, tiles, sums, is_first, dk, beta);
     add_cotangent(a, s, w, keys, tiles, dk);
     if (p.by_step) return_step(s, w, keys, dk);
     if (DIRECT & REC_DIRECT_KEY)
         store_direct(a, s, q, w, h, REC_KEY, keys, dk);
     else
-        store_rows(rows, REC_SUM_KEY, dk);
+        store_rows(sums, REC_SUM_KEY, !is_first, dk);
     beta[0] = sum_of_lanes(beta[0], 4), beta[1] = sum_of_lanes(beta[1], 4);
     const float met = meet_states(a, w);
     if (lane == 0) s.met[thread / 32] = met;
@@ -462,10 +454,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(c
     __syncthreads();
     if (thread >= REC_CHUNK) return;
     const float gate = gate_of_row(s, thread);
-    if (thread >= count) return;
+    if (thread >= c.rows) return;
     float *numbers = row_of(a, q, w, h, thread) + a.width - REC_NUMBERS;
     numbers[REC_D_BETA] = DELTA ? of_halves(s.beta, thread) : p.by_step ? of_halves(s.step, thread) : 0;
     numbers[REC_D_HEAD] = gate;
     numbers[REC_ALONG_U] = 0;
     numbers[REC_ALONG_X] = DELTA ? 0 : of_halves(s.beta, thread);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(const __grid_constant__ rec_chunked a) {
+    extern __shared__ __align__(128) char memory[];
+    const rec_problem &p = a.p;
+    chunk_of_head c;
+    if (!find_chunk(p, c)) return;
+    const u32 keys = shared_address(memory), queries = keys + TILE, tiles = queries + TILE;
+    parts &s = *(parts *)(memory + 2 * TILE + (TERMS > 1 ? TERMS : 2) * TILE);
+    copy_rows(p, c, REC_KEY, p.key_heads, keys);
+    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
+    cp_async_commit();
+    const work w = work_of(a, c);
+    float *const sums[] = {row_of(a, c.q, w, c.h, w.row), row_of(a, c.q, w, c.h, w.row + 8)};
+#pragma unroll 1
+    for (int n = 0; n < HEADS; n++, c.h++, c.place++) {
+        if (n > 0) __syncthreads();
+        add_gates(p, c.q, c.first, c.rows, c.h, s.g);
+        if (n == 0) cp_async_wait<0>();
+        __syncthreads();
+        make_head(a, s, c, keys, queries, tiles, sums, HEADS == 1 || n == 0);
+    }
 }

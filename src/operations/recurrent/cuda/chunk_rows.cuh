@@ -288,14 +288,18 @@ template <int own> DEVICE void multiply_state(u32 tile, int k, const u32 (&left)
     }
 }
 
-DEVICE void store_rows(float *const (&rows)[2], int vector, const float (&x)[TILES][4]) {
+/* To rows, or added to what the lane has put there before. */
+DEVICE void store_rows(float *const (&rows)[2], int vector, bool adds, const float (&x)[TILES][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (!rows[half]) continue;
+        float2 *to = (float2 *)(rows[half] + vector * KEY_SIZE + 8 * first_tile() + threadIdx.x % 4 * 2), before[TILES];
+#pragma unroll
+        for (int n = 0; n < TILES; n++) before[n] = adds ? to[4 * n] : make_float2(0, 0);
 #pragma unroll
         for (int n = 0; n < TILES; n++)
-            *(float2 *)(rows[half] + vector * KEY_SIZE + 8 * (first_tile() + n) + threadIdx.x % 4 * 2) =
-                make_float2(x[n][2 * half], x[n][2 * half + 1]);
+            to[4 * n] = adds ? make_float2(before[n].x + x[n][2 * half], before[n].y + x[n][2 * half + 1])
+                             : make_float2(x[n][2 * half], x[n][2 * half + 1]);
     }
 }
 

@@ -80,6 +80,7 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(rec_cuda_check(p));
     float *memory = run->workspace;
     rec_gradient a = {.p = *p,
+                      .apart = 1,
                       .sums = memory,
                       .kept = memory + sum_floats(p),
                       .states = memory + sum_floats(p) + kept_floats(p),

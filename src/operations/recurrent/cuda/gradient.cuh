@@ -28,6 +28,7 @@ typedef struct rec_gradient {
     float *states; /* of the segment at hand, for each block of the grid [REC_SEGMENT][state of a tile + u and x] */
     rec_size tasks, segments, width; /* sequences x heads; of all sequences; floats of a row */
     int direct;                      /* rec_direct: what is in its tensor already */
+    int apart;                       /* dq and dk of so many heads, that share both, are in the row of the first */
     const float *bonuses; /* of chunks, [chunks][H][Dk], whose sum is that of the bonus; NULL if tokens tell */
 } rec_gradient;
 

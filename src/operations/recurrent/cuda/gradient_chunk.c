@@ -44,6 +44,14 @@ static int32_t rows_threads(const rec_problem *p) {
     return (p->key_decay || p->update == REC_DELTA ? 2 : 1) * REC_CHUNK_THREADS;
 }
 
+/* Heads of a block of these, of those that share queries and keys. More than one are of sums with decays of heads. */
+static int32_t rows_heads(const rec_problem *p) {
+    int32_t heads = 4;
+    if (p->key_decay || p->update == REC_DELTA || p->heads == 0) return 1;
+    while (p->heads / p->query_heads % heads || p->heads / p->key_heads % heads) heads /= 2;
+    return heads;
+}
+
 /* Memory of a call in bytes: each part at a multiple of 256. */
 typedef struct memory {
     int64_t inverses, scores, operands, factors, states, cotangents, solved, backs, sums, bonuses;
@@ -121,6 +129,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     EJKI_TRY(rec_layout_of(p, &back, launch->device, &of_back));
     if (!p->key_decay) ejki_cuda_add(&rows, "DIRECT", direct_of(p));
     ejki_cuda_add(&rows, "WARPS", rows_threads(p) / 32);
+    if (!p->key_decay) ejki_cuda_add(&rows, "HEADS", rows_heads(p));
     ejki_cuda_add(&first, "BACK", 1);
     ejki_cuda_add(&first, "SQUARE", of_keep.wide);
     if (p->key_decay) {
@@ -187,7 +196,7 @@ static ejk_status run(const ejk_run *run) {
                                   .shared_bytes = rec_prepare_bytes(p)};
     const ejki_cuda_work rows = {.slot = ROWS,
                                  .threads = rows_threads(p),
-                                 .blocks = rec_chunks(p) * p->heads,
+                                 .blocks = rec_chunks(p) * (p->heads / rows_heads(p)),
                                  .shared_bytes = rows_bytes(p)};
     EJKI_TRY(ejki_cuda_begin(run, &first, &a));
     EJKI_TRY(walk_over(run, KEEP, &there, &a));
@@ -197,6 +206,7 @@ static ejk_status run(const ejk_run *run) {
                          .sums = a.sums,
                          .width = a.width,
                          .direct = direct_of(p),
+                         .apart = rows_heads(p),
                          .bonuses = p->read == REC_BEFORE ? a.bonuses : NULL};
     return rec_begin_sums(run, SPREAD, TOTAL, &sums);
 }

@@ -143,7 +143,7 @@ DEVICE void spread_vector(const rec_gradient &a, rec_size b, rec_size t, rec_siz
     if (counts(p, b, t)) {
         const float factor = load_vector(p, v, rec_at(&v, b, t, head), x);
 #pragma unroll 2
-        for (rec_size h = head * (p.heads / heads); h < (head + 1) * (p.heads / heads); h++) {
+        for (rec_size h = head * (p.heads / heads); h < (head + 1) * (p.heads / heads); h += a.apart) {
             const float *row = row_of(a, b, t, h);
             float d[PARTS], along = 0;
             load_sums(p, row, role == REC_QUERY ? REC_SUM_QUERY : REC_SUM_KEY, d);
