@@ -56,15 +56,7 @@ DEVICE float squares_of(const uint4 &x) {
 DEVICE float factor_of(float squares) {
     return 1 / sqrtf(squares + (float)REC_EPSILON);
 }
-DEVICE float factor_of(const rec_problem &p, u32 tile, int row) {
-    float sum = 0;
-    if (!p.normalise) return 1;
-#pragma unroll
-    for (int piece = 0; piece < KEY_SIZE / 8; piece++)
-        sum += squares_of(load_piece(piece_at<KEY_SIZE>(tile, row, piece)));
-    return factor_of(sum);
-}
-/* The same of a row by two neighbouring threads, each of which has half of its pieces. */
+/* Of a row, by two neighbouring threads, each of which has half of its pieces. */
 DEVICE float factor_of_pair(const rec_problem &p, u32 tile, int row) {
     enum { PIECES = KEY_SIZE / 16 };
     const int half = threadIdx.x % 2;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * T, P and operands of chunks (chunk.cuh) whose decays are those of key channels: a block for each chunk of a head, two
- * warps for 16 of its rows, a sub-chunk, one of which has products, the other triangles on the diagonal. Sums of gates count from the beginning of a sub-chunk. Below the diagonal both
- * operands of a product are decayed against the first row of the sub-chunk of rows, so that no exponent of a decay is
- * above 0, and so are 8 rows of a sub-chunk against the 8 before them; what is left on the diagonal, triangles of 8
- * rows, is summed in floats, with the factor of each pair and channel as it is. A gate below LEAST stands for a factor
- * of 0, which floats cannot tell from it, and sums stay finite.
+ * T, P and operands of chunks (chunk.cuh) whose decays are those of key channels: a block for each chunk of a head,
+ * two warps for 16 of its rows, a sub-chunk, one of which has products, the other triangles on the diagonal. Sums of
+ * gates count from the beginning of a sub-chunk. Below the diagonal both operands of a product are decayed against
+ * the first row of the sub-chunk of rows, so that no exponent of a decay is above 0, and so are 8 rows of a
+ * sub-chunk against the 8 before them; what is left on the diagonal, triangles of 8 rows, is summed in floats, with
+ * the factor of each pair and channel as it is. A gate below LEAST stands for a factor of 0, which floats cannot
+ * tell from it, and sums stay finite.
  *
  * With BEFORE, of sums, queries read the state before the token: they have the decays of the row before, and the bonus
  * makes the diagonal of P.
@@ -320,10 +321,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_key(const __gri
     add_gates(p, c.q, c.first, c.rows, c.h, s);
     cp_async_wait<0>();
     __syncthreads();
-    if (thread < REC_CHUNK)
-        s.k_factor[thread] = factor_of(p, keys, thread);
-    else if (thread < 2 * REC_CHUNK)
-        s.q_factor[thread - REC_CHUNK] = factor_of(p, queries, thread - REC_CHUNK) * (float)p.scale;
+    const int row = thread / 2 % REC_CHUNK; /* two threads for a row of keys, or of queries */
+    const float norm = factor_of_pair(p, thread < 2 * REC_CHUNK ? keys : queries, row);
+    if (thread < 2 * REC_CHUNK)
+        s.k_factor[row] = norm;
+    else
+        s.q_factor[row] = norm * (float)p.scale;
     add_totals(s);
     __syncthreads();
     char *scores = a.scores + c.place * BLOCKS;

@@ -16,9 +16,9 @@
 #include "operations/recurrent/cuda/chunk_rows.cuh"
 #include "operations/recurrent/cuda/chunk_tokens.cuh"
 
-#define BATCH  16                        /* rows whose gates are loaded together */
-#define GROUPS (THREADS / (KEY_SIZE / 8)) /* of rows of states, by threads that have 8 channels each */
-#define OWN_CHANNELS (KEY_SIZE / 32)     /* of a lane that has rows */
+#define BATCH        16                       /* rows whose gates are loaded together */
+#define GROUPS       (THREADS / (KEY_SIZE / 8)) /* of rows of states, by threads that have 8 channels each */
+#define OWN_CHANNELS (KEY_SIZE / 32)          /* of a lane that has rows */
 
 struct parts : tokens {
     float along[REC_CHUNK], q_norm[REC_CHUNK], head[REC_CHUNK];
@@ -99,7 +99,7 @@ DEVICE void read_states(const rec_chunked &a, parts &s, const work &w) {
     put_rows(s.told, w, to_query);
 }
 
-/* Decays of the chunk's gates, each a number. */
+/* Decays of the chunk's single gates. Products in tf32 are made of them: their last two bits count for nothing. */
 DEVICE void load_decays(const rec_problem &p, const chunk_of_head &c, parts &s) {
     const int channel = threadIdx.x % KEY_SIZE;
     for (int first = threadIdx.x / KEY_SIZE * BATCH; first < REC_CHUNK; first += THREADS / KEY_SIZE * BATCH) {
@@ -109,7 +109,7 @@ DEVICE void load_decays(const rec_problem &p, const chunk_of_head &c, parts &s) 
         add_channel(p, c.q, rec_token(&p, &c.q, c.first + first), c.h, channel, c.rows - first, g);
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            s.gate[(first + i) * ROW_PITCH + channel] = first + i < c.rows ? exp_of(g[i]) : 1;
+            s.gate[(first + i) * ROW_PITCH + channel] = first + i < c.rows ? power_of_2(LOG2_E * g[i]) : 1;
     }
 }
 
@@ -165,86 +165,101 @@ DEVICE float inner(const channels_of_row &x, const channels_of_row &y) {
     return sum;
 }
 
-/* To the row that gradients are summed from, or a tensor's row of 16 bits, which may be missing. */
-DEVICE void put_sums(float *row, int vector, const channels_of_row &x) {
-#pragma unroll
-    for (int i = 0; i < OWN_CHANNELS; i += 2)
-        *(float2 *)(row + vector * KEY_SIZE + threadIdx.x % 32 * OWN_CHANNELS + i) = make_float2(x[i], x[i + 1]);
-}
-DEVICE void put_direct(u16 *row, const channels_of_row &x) {
-    if (!row) return;
-#pragma unroll
-    for (int i = 0; i < OWN_CHANNELS; i += 2) store_pair(row + threadIdx.x % 32 * OWN_CHANNELS + i, x[i], x[i + 1]);
-}
+/* Where a lane's channels of a warp's rows go, from its first row on: places in rows of sums, and of a tensor. */
+struct sums_of_rows {
+    float *at;
+    rec_size step;
 
-/* A gradient of the query or the key, through the normalisation by `norm` of what `own` is times it. */
-DEVICE void put_vector(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int role, int row,
-                       float *sums, float norm, const channels_of_row &own, channels_of_row &x) {
-    const bool is_direct = DIRECT & (role == REC_QUERY ? REC_DIRECT_QUERY : REC_DIRECT_KEY);
-    if (!is_direct) {
-        put_sums(sums, role == REC_QUERY ? REC_SUM_QUERY : REC_SUM_KEY, x);
-        return;
+    DEVICE_MEMBER sums_of_rows(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int row) {
+        at = row_of(a, q, w, h, row);
+        step = (a.p.reverse ? -WARPS : WARPS) * a.p.heads * a.width;
     }
-    if (a.p.normalise) {
-        const float along = sum_of_lanes(inner(own, x), 32);
+    DEVICE_MEMBER void put(int vector, const channels_of_row &x) const {
 #pragma unroll
-        for (int i = 0; i < OWN_CHANNELS; i++) x[i] = norm * (x[i] - own[i] * along);
+        for (int i = 0; i < OWN_CHANNELS; i += 2)
+            *(float2 *)(at + vector * KEY_SIZE + threadIdx.x % 32 * OWN_CHANNELS + i) = make_float2(x[i], x[i + 1]);
     }
-    put_direct(direct_row(a, q, w, h, role, row), x);
-}
+};
+struct tensor_of_rows {
+    const rec_view &v;
+    rec_size at, step;
 
-DEVICE void put_gates(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int row, float *sums,
-                      const channels_of_row &x) {
-    if (!(DIRECT & REC_DIRECT_GATE)) {
-        put_sums(sums, REC_SUM_GATE, x);
-        return;
+    DEVICE_MEMBER tensor_of_rows(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int role,
+                                 int row)
+        : v(a.p.view[REC_D(role)]) {
+        at = rec_at(&v, q.batch, rec_token(&a.p, &q, w.first + row), h) + threadIdx.x % 32 * OWN_CHANNELS;
+        step = (a.p.reverse ? -WARPS : WARPS) * v.stride[1];
     }
-    const rec_size t = rec_token(&a.p, &q, w.first + row), first = threadIdx.x % 32 * OWN_CHANNELS;
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        const rec_view &v = a.p.view[REC_D(n ? REC_G : REC_GK)];
-        if (!v.present || (n && !a.p.g_is_wide)) continue;
+    DEVICE_MEMBER void put(const channels_of_row &x) const {
+        if (!v.present) return;
         if (v.dtype == BF16) {
-            put_direct((u16 *)v.data + rec_at(&v, q.batch, t, h), x);
-            continue;
-        }
 #pragma unroll
-        for (int i = 0; i < OWN_CHANNELS; i++) store(v, rec_at(&v, q.batch, t, h) + first + i, x[i]);
+            for (int i = 0; i < OWN_CHANNELS; i += 2) store_pair((u16 *)v.data + at + i, x[i], x[i + 1]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < OWN_CHANNELS; i++) store(v, at + i, x[i]);
+        }
     }
+};
+
+/* A gradient through the normalisation by `norm` of what `own` is times it. */
+DEVICE void normalise_back(float norm, const channels_of_row &own, channels_of_row &x) {
+    const float along = sum_of_lanes(inner(own, x), 32);
+#pragma unroll
+    for (int i = 0; i < OWN_CHANNELS; i++) x[i] = norm * (x[i] - own[i] * along);
 }
 
 /* Every so many rows, by a warp each. */
 DEVICE void write_rows(const rec_chunked &a, const parts &s, const chunk_of_head &c, const work &w, u32 keys,
                        u32 queries) {
+    const rec_problem &p = a.p;
+    const int first = threadIdx.x / 32;
+    if (first >= c.rows) return;
+    sums_of_rows sums(a, c.q, w, c.h, first);
+    tensor_of_rows d_query(a, c.q, w, c.h, REC_QUERY, first), d_key(a, c.q, w, c.h, REC_KEY, first);
+    tensor_of_rows d_gate(a, c.q, w, c.h, REC_GK, first), d_raw(a, c.q, w, c.h, REC_G, first);
 #pragma unroll 2
-    for (int row = threadIdx.x / 32; row < c.rows; row += WARPS) {
-        float *sums = row_of(a, c.q, w, c.h, row);
-        channels_of_row x, k, other;
-        take_row(keys, row, s.k_factor[row], k);
+    for (int row = first; row < c.rows; row += WARPS) {
+        channels_of_row x, own;
         float seen = 0, gate = 0;
-        if (DELTA) {
-            take_row(s.seen, row, x);
-            seen = sum_of_lanes(inner(k, x), 32);
-        }
         take_row(s.gate, row, x);
-        if (a.p.head_decay) {
+        if (p.head_decay) {
 #pragma unroll
             for (int i = 0; i < OWN_CHANNELS; i++) gate += x[i];
             gate = sum_of_lanes(gate, 32);
         }
-        put_gates(a, c.q, w, c.h, row, sums, x);
+        if (DIRECT & REC_DIRECT_GATE) {
+            d_gate.put(x);
+            if (p.g_is_wide) d_raw.put(x);
+        } else {
+            sums.put(REC_SUM_GATE, x);
+        }
+        take_row(keys, row, s.k_factor[row], own);
+        if (DELTA) {
+            take_row(s.seen, row, x);
+            seen = sum_of_lanes(inner(own, x), 32);
+        }
         take_row(s.told, row, x);
-        put_vector(a, c.q, w, c.h, REC_KEY, row, sums, s.k_factor[row], k, x);
+        if (DIRECT & REC_DIRECT_KEY) {
+            if (p.normalise) normalise_back(s.k_factor[row], own, x);
+            d_key.put(x);
+        } else {
+            sums.put(REC_SUM_KEY, x);
+        }
+        take_row(queries, row, s.q_norm[row], own);
         take_row(s.asked, row, x);
-        take_row(queries, row, s.q_norm[row], other);
 #pragma unroll
-        for (int i = 0; i < OWN_CHANNELS; i++) x[i] *= (float)a.p.scale;
-        put_vector(a, c.q, w, c.h, REC_QUERY, row, sums, s.q_norm[row], other, x);
-        float *numbers = sums + a.width - REC_NUMBERS;
-        if (threadIdx.x % 32 > 0) continue;
-        numbers[REC_D_BETA] = DELTA ? s.along[row] - seen : 0;
-        numbers[REC_D_HEAD] = gate;
-        numbers[REC_ALONG_U] = numbers[REC_ALONG_X] = 0;
+        for (int i = 0; i < OWN_CHANNELS; i++) x[i] *= (float)p.scale;
+        if (DIRECT & REC_DIRECT_QUERY) {
+            if (p.normalise) normalise_back(s.q_norm[row], own, x);
+            d_query.put(x);
+        } else {
+            sums.put(REC_SUM_QUERY, x);
+        }
+        if (threadIdx.x % 32 == 0)
+            *(float4 *)(sums.at + a.width - REC_NUMBERS) = make_float4(DELTA ? s.along[row] - seen : 0, gate, 0, 0);
+        sums.at += sums.step, d_query.at += d_query.step, d_key.at += d_key.step;
+        d_gate.at += d_gate.step, d_raw.at += d_raw.step;
     }
 }
 
@@ -269,13 +284,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_key(const __grid_cons
     work w = work_of(a, c);
     cp_async_wait<0>();
     __syncthreads();
-    if (thread < REC_CHUNK) {
-        s.k_factor[thread] = factor_of(p, keys, thread);
-    } else if (thread < 2 * REC_CHUNK) {
-        const int row = thread - REC_CHUNK;
-        s.q_norm[row] = factor_of(p, queries, row);
-        s.q_factor[row] = s.q_norm[row] * (float)p.scale;
-    }
+    const int row = thread / 2 % REC_CHUNK; /* two threads for a row of keys, or of queries */
+    const float norm = factor_of_pair(p, thread < 2 * REC_CHUNK ? keys : queries, row);
+    if (thread < 2 * REC_CHUNK)
+        s.k_factor[row] = norm;
+    else
+        s.q_norm[row] = norm, s.q_factor[row] = norm * (float)p.scale;
     load_decays(p, c, s);
     float *rows[2], own_beta[2], along[2], x[8][4];
 #pragma unroll

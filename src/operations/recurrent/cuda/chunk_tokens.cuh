@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the tokens of a chunk and the states around it say to each other where decays are those of key channels: all of
- * it is of a channel alone, so that a warp has 16 channels of all tokens. Pairs of tokens are those of two halves of 64,
- * 32, 16, 8, 4 and 2 rows: with decays from a row of the first half to its end, and from there to a row of the second,
- * they are products of rows with squares, in tf32. Decays are products of the decays of single gates. With `to` and
- * `from` the decays from the beginning of a half to a row and from behind a row to the end of its half,
+ * it is of a channel alone, so that a warp has 16 channels of all tokens. Pairs of tokens are those of two halves of
+ * 64, 32, 16, 8, 4 and 2 rows: with decays from a row of the first half to its end, and from there to a row of the
+ * second, they are products of rows with squares, in tf32. Decays are products of the decays of single gates. With `to`
+ * and `from` the decays from the beginning of a half to a row and from behind a row to the end of its half,
  *
  *     dq_t = to_t sum_s f_ts (from k)_s    r_t = to_t sum_s n_ts (from k)_s
  *     dk_s = from_s sum_t f_ts (to q)_t - n_ts (to beta k)_t
  *
- * and q dq - beta k r of a row of a second half is what passes by the gates of that half up to the row, k dk of one of a
- * first half by those behind it. Nothing is subtracted. The state says to all rows what a first half would, and is told
- * by them what a second one would be. With BEFORE gates before a row end at that before it, and the bonus stands for the
- * decay between a row and itself.
+ * and q dq - beta k r of a row of a second half is what passes by the gates of that half up to the row, k dk of one of
+ * a first half by those behind it. Nothing is subtracted. The state says to all rows what a first half would, and is
+ * told by them what a second one would be. With BEFORE gates before a row end at that before it, and the bonus stands
+ * for the decay between a row and itself.
  *
  * Rows of f and n lie [to][from], rounded to tf32 but for their diagonals. A lane has channels lane / 4 and 8 more, of
  * each tile of 8 rows two, as sums of products lie: x[2 * channel + row].
@@ -124,7 +124,7 @@ DEVICE float sum_of_products(const float (&x)[4], const float (&y)[4], int c) {
     return x[2 * c] * y[2 * c] + x[2 * c + 1] * y[2 * c + 1];
 }
 
-/* What states say and are told. In place of it (to q), (-to beta k) and (from k) of tiles go to `asked`, `seen`, `told`. */
+/* What states say and are told. In its place (to q), (-to beta k) and (from k) go to `asked`, `seen` and `told`. */
 DEVICE void begin_tokens(tokens &s, const place_of_lane &o, u32 keys, u32 queries, sums_of_tile (&x)[OCTETS],
                         float (&all)[2]) {
     float run[2] = {0, 0};
@@ -186,7 +186,7 @@ DEVICE void begin_tokens(tokens &s, const place_of_lane &o, u32 keys, u32 querie
 /* Pairs of halves of `count` tiles, the first of which begins at tile `begin`. */
 template <int count>
 DEVICE void meet_halves(const tokens &s, const place_of_lane &o, int begin, sums_of_tile (&x)[OCTETS]) {
-    const int middle = begin + count;
+    const int middle = begin + count, last = count - 1;
     tf32_left left[2][count];
     float by[count][2], run[2] = {0, 0};
     /* Decays between the middle and a tile; of the first half. */
@@ -195,7 +195,7 @@ DEVICE void meet_halves(const tokens &s, const place_of_lane &o, int begin, sums
         float k[4];
         take(s.told, o, begin + n, k);
 #pragma unroll
-        for (int c = 0; c < 2; c++) by[n][c] = n + 1 < count ? by[(n + 1) % count][c] * x[begin + (n + 1) % count].all[c] : 1;
+        for (int c = 0; c < 2; c++) by[n][c] = n == last ? 1 : by[lesser(n + 1, last)][c] * x[begin + n + 1].all[c];
 #pragma unroll
         for (int i = 0; i < 4; i++) k[i] *= by[n][i / 2];
         left[0][n] = left_of_tile(k);
@@ -205,7 +205,7 @@ DEVICE void meet_halves(const tokens &s, const place_of_lane &o, int begin, sums
     for (int n = 0; n < count; n++) {
         float dq[4] = {0, 0, 0, 0}, r[4] = {0, 0, 0, 0}, q[4], b[4];
 #pragma unroll
-        for (int c = 0; c < 2; c++) asks[n][c] = n > 0 ? asks[n > 0 ? n - 1 : 0][c] * x[middle + n - (n > 0)].all[c] : 1;
+        for (int c = 0; c < 2; c++) asks[n][c] = n == 0 ? 1 : asks[larger(n - 1, 0)][c] * x[middle + n - 1].all[c];
 #pragma unroll
         for (int m = 0; m < count; m++) {
             add_tf32(dq, left[0][m], right_in(s.f, middle + n, begin + m));

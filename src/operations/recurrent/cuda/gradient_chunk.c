@@ -109,7 +109,8 @@ static void want_walks(const rec_problem *p, const rec_layout *there, const rec_
 /* Gradients that are stored as they are made: rounded, of heads of their own, and of all tokens. */
 static int direct_of(const rec_problem *p) {
     if (pieces_of(p) > 1 || p->packed) return REC_WHOLE_QUERY;
-    const bool is_gate = p->key_decay && !p->view[REC_A_LOG].present; /* nothing is made of raw ones */
+    const bool is_gate =
+        p->key_decay && !p->view[REC_A_LOG].present; /* nothing is made of raw ones */
     return REC_WHOLE_QUERY | (p->query_heads == p->heads ? REC_DIRECT_QUERY : 0) |
            (p->key_heads == p->heads ? REC_DIRECT_KEY : 0) |
            (p->value_heads == p->heads ? REC_DIRECT_VALUE : 0) | (is_gate ? REC_DIRECT_GATE : 0);
