@@ -61,20 +61,24 @@ static inline vf v_load_e4m3(const void *p) {
     return vbslq_f32(all, vdupq_n_f32(__builtin_nanf("")), value);
 }
 #else
+static inline v_uint v_load_bytes(const void *p) {
+    const uint8_t *b = p;
+    return (v_uint){b[0], b[1], b[2], b[3]};
+}
 static inline vf v_load_i8(const void *p) {
-    float lanes[VL];
-    for (int i = 0; i < VL; i++) lanes[i] = (float)((const int8_t *)p)[i];
-    return v_load(lanes);
+    return __builtin_convertvector((vi)(v_load_bytes(p) << 24) >> 24, vf);
 }
 static inline vf v_load_e5m2(const void *p) {
-    float lanes[VL];
-    for (int i = 0; i < VL; i++) lanes[i] = ejki_e5m2_to_f32(((const uint8_t *)p)[i]);
-    return v_load(lanes);
+    return v_from_f16(v_load_bytes(p) << 8);
 }
 static inline vf v_load_e4m3(const void *p) {
-    float lanes[VL];
-    for (int i = 0; i < VL; i++) lanes[i] = ejki_e4m3_to_f32(((const uint8_t *)p)[i]);
-    return v_load(lanes);
+    const v_uint bits = v_load_bytes(p);
+    const vi magnitude = (vi)(bits & 0x7fu);
+    const v_uint subnormal = (v_uint)(__builtin_convertvector(magnitude, vf) * 0x1p-9f);
+    const v_uint normal = ((v_uint)magnitude << 20) + 0x3c000000u;
+    const v_uint finite = v_mask(magnitude < 0x08, subnormal, normal);
+    const vi nan = magnitude == 0x7f;
+    return (vf)((bits & 0x80u) << 24 | v_mask(nan, (v_uint)nan & 0x7fc00000u, finite));
 }
 #endif
 

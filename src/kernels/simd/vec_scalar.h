@@ -15,7 +15,9 @@
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t v_uint __attribute__((vector_size(16)));
 typedef uint64_t vw __attribute__((vector_size(16)));
+typedef uint16_t v_halves __attribute__((vector_size(8)));
 #define VL 4
 
 static inline vf v_zero(void) {
@@ -44,33 +46,69 @@ static inline vf v_load_first(const float *p, int64_t n) {
 static inline void v_store_first(float *p, vf v, int64_t n) {
     memcpy(p, &v, (size_t)n * sizeof *p);
 }
-static inline vf v_load_bf16_first(const void *p, int64_t n) {
+/* Conversions as in tensor/convert.h, four at a time: lane by lane they are slower, and longer to compile. */
+static inline v_uint v_mask(vi mask, v_uint x, v_uint y) {
+    return (x & (v_uint)mask) | (y & ~(v_uint)mask);
+}
+static inline vf v_from_bf16(v_uint bits) {
+    const v_uint quiet = (v_uint)((vi)(bits & 0x7fffu) > 0x7f80) & 0x00400000u;
+    return (vf)(bits << 16 | quiet);
+}
+static inline v_uint v_to_bf16(vf v) {
+    const v_uint bits = (v_uint)v, rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return v_mask((vi)(bits & 0x7fffffffu) > 0x7f800000, bits >> 16 | 0x0040u, rounded);
+}
+static inline vf v_from_f16(v_uint bits) {
+    const vi magnitude = (vi)(bits & 0x7fffu);
+    const v_uint shifted = (v_uint)magnitude << 13;
+    const v_uint subnormal = (v_uint)(__builtin_convertvector(magnitude, vf) * 0x1p-24f);
+    const v_uint finite = v_mask(magnitude < 0x0400, subnormal, shifted + 0x38000000u);
+    const v_uint special = shifted | 0x7f800000u | ((v_uint)(magnitude > 0x7c00) & 0x00400000u);
+    return (vf)((bits & 0x8000u) << 16 | v_mask(magnitude < 0x7c00, finite, special));
+}
+static inline v_uint v_to_f16(vf v) {
+    const v_uint bits = (v_uint)v, magnitude = bits & 0x7fffffffu;
+    const vi small = (vi)magnitude < 0x38800000;
+    const v_uint most = {0x47800000u, 0x47800000u, 0x47800000u, 0x47800000u};
+    const v_uint capped = v_mask((vi)magnitude < (vi)most, magnitude, most);
+    const v_uint normal = (capped - 0x38000000u + 0x0fffu + (capped >> 13 & 1u)) >> 13;
+    const vf half = {0.5f, 0.5f, 0.5f, 0.5f};
+    const v_uint subnormal = (v_uint)((vf)(magnitude & (v_uint)small) + half) - (v_uint)half;
+    const v_uint nan = (magnitude >> 13 & 0x03ffu) | 0x7e00u;
+    const v_uint number = v_mask(small, subnormal, normal);
+    return (bits >> 16 & 0x8000u) | v_mask((vi)magnitude > 0x7f800000, nan, number);
+}
+static inline v_uint v_load_halves(const void *p) {
+    v_halves halves;
+    memcpy(&halves, p, sizeof halves);
+    return __builtin_convertvector(halves, v_uint);
+}
+static inline v_uint v_load_halves_first(const void *p, int64_t n) {
     uint16_t bits[VL] = {0};
     memcpy(bits, p, (size_t)n * sizeof *bits);
-    return (vf){ejki_bf16_to_f32(bits[0]), ejki_bf16_to_f32(bits[1]), ejki_bf16_to_f32(bits[2]),
-                ejki_bf16_to_f32(bits[3])};
+    return v_load_halves(bits);
+}
+static inline void v_store_halves_first(void *p, v_uint bits, int64_t n) {
+    const v_halves halves = __builtin_convertvector(bits, v_halves);
+    memcpy(p, &halves, (size_t)n * sizeof(uint16_t));
+}
+static inline vf v_load_bf16_first(const void *p, int64_t n) {
+    return v_from_bf16(v_load_halves_first(p, n));
 }
 static inline vf v_load_f16_first(const void *p, int64_t n) {
-    uint16_t bits[VL] = {0};
-    memcpy(bits, p, (size_t)n * sizeof *bits);
-    return (vf){ejki_f16_to_f32(bits[0]), ejki_f16_to_f32(bits[1]), ejki_f16_to_f32(bits[2]),
-                ejki_f16_to_f32(bits[3])};
+    return v_from_f16(v_load_halves_first(p, n));
 }
 static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
-    const uint16_t bits[VL] = {ejki_f32_to_bf16(v[0]), ejki_f32_to_bf16(v[1]),
-                               ejki_f32_to_bf16(v[2]), ejki_f32_to_bf16(v[3])};
-    memcpy(p, bits, (size_t)n * sizeof *bits);
+    v_store_halves_first(p, v_to_bf16(v), n);
 }
 static inline void v_store_f16_first(void *p, vf v, int64_t n) {
-    const uint16_t bits[VL] = {ejki_f32_to_f16(v[0]), ejki_f32_to_f16(v[1]), ejki_f32_to_f16(v[2]),
-                               ejki_f32_to_f16(v[3])};
-    memcpy(p, bits, (size_t)n * sizeof *bits);
+    v_store_halves_first(p, v_to_f16(v), n);
 }
 static inline vf v_load_bf16(const void *p) {
-    return v_load_bf16_first(p, VL);
+    return v_from_bf16(v_load_halves(p));
 }
 static inline vf v_load_f16(const void *p) {
-    return v_load_f16_first(p, VL);
+    return v_from_f16(v_load_halves(p));
 }
 static inline void v_store_bf16(void *p, vf v) {
     v_store_bf16_first(p, v, VL);
@@ -175,8 +213,7 @@ static inline vf v_exp2(vf y) {
     p = p * f + v_set1(0.24022647738456726f);
     p = p * f + v_set1(0.6931471824645996f);
     p = p * f + v_set1(1.0f);
-    typedef uint32_t vu __attribute__((vector_size(16)));
-    return p * (vf)(((vu)t << 23) + (127u << 23));
+    return p * (vf)(((v_uint)t << 23) + (127u << 23));
 }
 
 static inline vf v_exp2_near(vf y) {
