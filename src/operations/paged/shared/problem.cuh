@@ -182,16 +182,9 @@ PAGED paged_size paged_find(const paged_problem *p, paged_size token) {
     return low;
 }
 
-/* Where a token's new row goes; 0 if nowhere, as by what a GPU has not looked at before. */
-PAGED int paged_target(const paged_problem *p, paged_size token, paged_size *page,
-                       paged_size *row) {
-    if (p->slot_mapping.data) {
-        const paged_size slot = paged_int(&p->slot_mapping, token);
-        *page = slot / p->page;
-        *row = slot % p->page;
-        return slot >= 0 && slot < p->slots;
-    }
-    const paged_size n = paged_find(p, token);
+/* Where the new row of a token of sequence n goes; 0 if nowhere, as by what a GPU has not looked at before. */
+PAGED int paged_target_in(const paged_problem *p, paged_size n, paged_size token, paged_size *page,
+                          paged_size *row) {
     if (n >= paged_count(p)) return 0;
     const paged_sequence s = paged_sequence_of(p, n);
     const paged_size at = s.keys - s.rows + token - s.begin;
@@ -202,6 +195,21 @@ PAGED int paged_target(const paged_problem *p, paged_size token, paged_size *pag
     *page = paged_page(p, n, entries, j);
     *row = at % p->page;
     return *page >= 0 && *page < p->pages && *page * p->page + *row < p->slots;
+}
+
+/* The same of a slot, by number. */
+PAGED int paged_target_of_slot(const paged_problem *p, paged_size token, paged_size *page,
+                               paged_size *row) {
+    const paged_size slot = paged_int(&p->slot_mapping, token);
+    *page = slot / p->page;
+    *row = slot % p->page;
+    return slot >= 0 && slot < p->slots;
+}
+
+PAGED int paged_target(const paged_problem *p, paged_size token, paged_size *page,
+                       paged_size *row) {
+    return p->slot_mapping.data ? paged_target_of_slot(p, token, page, row)
+                                : paged_target_in(p, paged_find(p, token), token, page, row);
 }
 
 #endif
