@@ -9,7 +9,7 @@
 /* MAPPED takes the place of ATTEND where pages can be fetched by TMA and tensors begin where maps can. */
 enum { LOOK, ATTEND, MAPPED };
 /* As latent.cu has them. */
-enum { ROWS = 64, KEYS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 1344 };
+enum { ROWS = 64, KEYS = 64, THREADS = 384, CHUNK_BYTES = 8192, END_BYTES = 3136 };
 
 static int64_t few_rows(const paged_problem *p) {
     return PAGED_FEW_LATENT / p->group;
@@ -40,7 +40,7 @@ static double part_bytes(const paged_problem *p) {
 }
 
 static int64_t shared_bytes(const paged_problem *p) {
-    return 3 * ejki_cdiv(p->dim + p->tail_dim, 64) * CHUNK_BYTES + CHUNK_BYTES + END_BYTES;
+    return 3 * ejki_cdiv(p->dim + p->tail_dim, 64) * CHUNK_BYTES + END_BYTES;
 }
 
 static bool is_folded(const paged_problem *p) {
@@ -158,8 +158,11 @@ static ejk_status run(const ejk_run *run) {
                 .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
                 .rows_most = rows < p->tokens ? few_rows(p) : 0}};
     if (mapped) EJKI_TRY(set_maps(p, run->device, &l));
-    const ejki_cuda_work look = {
-        .slot = LOOK, .threads = PAGED_THREADS, .blocks = p->sequences + 1};
+    /* It waits for what writes new keys, which waits for all before; without rows nothing does. */
+    const ejki_cuda_work look = {.slot = LOOK,
+                                 .threads = PAGED_THREADS,
+                                 .blocks = p->sequences + 1,
+                                 .overlaps = p->tokens > 0};
     const ejki_cuda_work attend = {.slot = mapped ? MAPPED : ATTEND,
                                    .threads = THREADS,
                                    .blocks = is_paired(p) ? ctas / 2 * 2 : ctas,

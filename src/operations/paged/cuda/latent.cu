@@ -7,10 +7,10 @@
  *
  * Each of these has every other block: its scores, its softmax and its stage; and half the columns of the sums, so that
  * it multiplies the weights of all blocks. Its own weights it has in registers, those of the other it gets through
- * shared memory, with what rows are scaled by. They take turns: while one multiplies its weights with its columns, the
- * other does that with its own and begins the scores of the next block. Half a stage is fetched again as soon as the
- * warpgroup whose columns it has is done with it. Two CTAs with two tiles of the same keys are a cluster: each fetches
- * half of the columns for both.
+ * shared memory, where the rope parts of that block have been. Neither waits for the other's maxima: each has its own,
+ * whole exponents of 2, and takes the other's weights times a power of two. So one multiplies while the other makes
+ * weights. Half a stage is fetched again as soon as the warpgroup whose columns it has is done with it. Two CTAs with
+ * two tiles of the same keys are a cluster: each fetches half of the columns for both.
  *
  * Parts of a tile's splits are joined by the CTA that comes last to the end of one. What a unit ends with is kept
  * short, without checks for each number: unrolled code that runs once a unit took a fifth of its time.
@@ -32,9 +32,10 @@
 #include "operations/paged/cuda/latent_fetch.cuh"
 #include "operations/paged/cuda/rows.cuh"
 
-/* A lane's two rows, the second being eight on. What weights are relative to, `max`, rises by 8 in log 2 at least. */
+/* A lane's two rows, the second being eight on. Weights are relative to 2 to the power of `base`, a whole number, which
+ * rises where one would be above 2^8. */
 struct lane_rows {
-    float max[2], sum[2]; /* of blocks of this warpgroup */
+    float base[2], sum[2]; /* the latter of blocks of this warpgroup */
     int low[2], high[2], r[2], h[2];
 };
 
@@ -45,48 +46,31 @@ DEVICE u64 moved(u64 operand, u32 bytes) {
     return (operand & ~0ull << 32) | ((u32)operand + (bytes >> 4));
 }
 
-/* Scores of the warpgroup's block, half after half as they come, its own first. */
-DEVICE void make_scores(u32 memory, int group, u32 parity, float (&z)[32]) {
-    const u32 stage = TILE_BYTES + group * TILE_BYTES, own = group * HALF_CHUNKS * CHUNK_BYTES;
-    const u32 other = (1 - group) * HALF_CHUNKS * CHUNK_BYTES;
-    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + stage, 16);
-    mbarrier_wait(full_barrier(memory, group, group), parity);
+/* Products of half of the components of the queries and the warpgroup's block, once they are there. Those of its own
+ * half come first; with the other half come the rope parts. Not waited for. */
+template <bool is_first> DEVICE void add_scores(u32 memory, int group, int half, u32 parity, float (&z)[32]) {
+    const u32 first = half * HALF_CHUNKS * CHUNK_BYTES;
+    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + TILE_BYTES + group * TILE_BYTES, 16);
+    mbarrier_wait(full_barrier(memory, group, half), parity);
     if (!PAGES) fence_proxy_async();
-    hold(z);
     wgmma_fence();
 #pragma unroll
     for (int n = 0; n < HALF / 16; n++) {
         const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
-        wgmma<64>::ss<0, 0>(z, moved(q, own + at), moved(k, own + at), n != 0);
+        wgmma<64>::ss<0, 0>(z, moved(q, first + at), moved(k, first + at), !is_first || n != 0);
     }
+}
+DEVICE void add_tail_scores(u32 memory, int group, float (&z)[32]) {
+    const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + TILE_BYTES + group * TILE_BYTES, 16);
 #pragma unroll
     for (int n = 0; n < TAIL_DIM / 16; n++) {
         const u32 at = HEAD_CHUNKS * CHUNK_BYTES + n * 32;
         wgmma<64>::ss<0, 0>(z, moved(q, at), moved(k, at), 1);
     }
-    wgmma_commit();
-    mbarrier_wait(full_barrier(memory, group, 1 - group), parity);
-    if (!PAGES) fence_proxy_async();
-    wgmma_fence();
-#pragma unroll
-    for (int n = 0; n < HALF / 16; n++) {
-        const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
-        wgmma<64>::ss<0, 0>(z, moved(q, other + at), moved(k, other + at), 1);
-    }
-    wgmma_commit();
-    wgmma_wait<0>();
-    hold(z);
 }
 
-/* A stage's columns of the warpgroup, as the right operand. */
-DEVICE u64 values_of(u32 memory, int stage, int group) {
-    return smem_descriptor(memory + TILE_BYTES + stage * TILE_BYTES + group * HALF_CHUNKS * CHUNK_BYTES, CHUNK_BYTES);
-}
-
-/* Waits for products, and lets the stage's half be fetched again. */
-DEVICE void finish_values(u32 memory, int stage, int group, float (&out)[HALF / 2]) {
-    wgmma_wait<0>();
-    hold(out);
+/* Lets the stage's half be fetched again. */
+DEVICE void release(u32 memory, int stage, int group) {
     const int lane = threadIdx.x % 32;
     const u32 empty = empty_barrier(memory, stage, group);
     if (PAIR && lane < 2)
@@ -109,7 +93,7 @@ DEVICE void begin_rows(const paged_problem &p, const tile &t, lane_rows &rows) {
         rows.r[half] = pair / (int)p.group, rows.h[half] = pair % (int)p.group;
         rows.low[half] = narrowed(paged_low(&p, &t.q->s, rows.r[half]));
         rows.high[half] = lesser(narrowed(paged_high(&p, &t.q->s, rows.r[half])), t.last);
-        rows.max[half] = NEG_INF, rows.sum[half] = 0;
+        rows.base[half] = NEG_INF, rows.sum[half] = 0;
     }
 }
 
@@ -132,11 +116,10 @@ DEVICE void make_weights(const paged_problem &p, const tile &t, int j0, float un
 #pragma unroll
         for (int n = 0; n < 8; n++) top = fmaxf(top, fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
         top = larger_of_lanes(top, 4);
-        const float before = rows.max[half] * unit;
-        const bool rises = top * unit > before + 8;
-        const float max = rises ? top : rows.max[half], base = max == NEG_INF ? 0 : max * unit;
-        scale[half] = rises ? power_of_2(before - base) : 1;
-        rows.max[half] = max;
+        const float before = rows.base[half];
+        if (top * unit > before + 8) rows.base[half] = ceilf(top * unit);
+        const float base = rows.base[half] == NEG_INF ? 0 : rows.base[half];
+        scale[half] = rows.base[half] > before ? power_of_2(before - base) : 1;
         rows.sum[half] *= scale[half];
 #pragma unroll
         for (int n = 0; n < 8; n++)
@@ -148,26 +131,47 @@ DEVICE void make_weights(const paged_problem &p, const tile &t, int j0, float un
     }
 }
 
-/* Weights, and maxima and scales of rows, for the other warpgroup. */
-DEVICE void put_weights(u8 *memory, const lane_rows &rows, const u32 (&weights)[16], const float (&scale)[2]) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-    const u32 at = shared_address(memory) + WEIGHTS_AT + row * 128;
+/* What a thread has of its warpgroup's weights, for the one in its place in the other: where the rope parts of the
+ * block have been. And bases of rows. */
+DEVICE u8 *weights_at(u8 *memory, int group) {
+    return memory + TILE_BYTES + group * TILE_BYTES + HEAD_CHUNKS * CHUNK_BYTES + threadIdx.x % 128 * 16;
+}
+DEVICE float *bases_at(u8 *memory, int group) {
+    return (float *)(memory + BASES_AT) + group * ROWS + own_row();
+}
+DEVICE void put_weights(u8 *memory, int group, const lane_rows &rows, const u32 (&weights)[16]) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        stmatrix_x4(at + ((2 * n + lane / 16 ^ (row & 7)) << 4), weights[4 * n], weights[4 * n + 1],
-                    weights[4 * n + 2], weights[4 * n + 3]);
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        if (lane % 4 == 0)
-            ((float2 *)(memory + ENDS_AT))[own_row() + 8 * half] = make_float2(rows.max[half], scale[half]);
+        *(uint4 *)(weights_at(memory, group) + n * 2048) =
+            make_uint4(weights[4 * n], weights[4 * n + 1], weights[4 * n + 2], weights[4 * n + 3]);
+    if (threadIdx.x % 4 == 0) bases_at(memory, group)[0] = rows.base[0], bases_at(memory, group)[8] = rows.base[1];
 }
 DEVICE void hand_over(int group) {
     fence_proxy_async();
     named_barrier_arrive(WEIGHTS_READY + group, THREADS);
 }
 
-DEVICE void rescale(float (&out)[HALF / 2], const float (&scale)[2]) {
+/* A pair of weights times a power of two, in two steps where half of it is all that there is a number for. */
+DEVICE u32 times_power_of_2(u32 pair, float exponent) {
+#if ELEMENT == BF16
+    const float factor = power_of_2(exponent);
+    asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(pack(factor, factor)));
+#else
+    const float half = floorf(exponent / 2), first = power_of_2(half), second = power_of_2(exponent - half);
+    asm("mul.rn.f16x2 %0, %0, %1;\nmul.rn.f16x2 %0, %0, %2;"
+        : "+r"(pair)
+        : "r"(pack(first, first)), "r"(pack(second, second)));
+#endif
+    return pair;
+}
+
+/* `waits`: products with other sums may be under way. */
+DEVICE void rescale(float (&out)[HALF / 2], const float (&scale)[2], bool waits = false) {
     if (!__any_sync(~0u, scale[0] != 1 || scale[1] != 1)) return;
+    if (waits) {
+        wgmma_wait<0>();
+        hold(out);
+    }
 #pragma unroll
     for (int n = 0; n < HALF / 8; n++)
 #pragma unroll
@@ -187,20 +191,34 @@ DEVICE bool any_of_both(bool one) {
     return any;
 }
 
-/* Where rows end, for one thread each: sums of weights [2][ROWS], maxima as exponents of 2. */
-DEVICE void put_ends(u8 *memory, int group, float unit, lane_rows &rows) {
+/* Where rows end, for one thread each: bases and sums of weights, both [2][ROWS]. */
+DEVICE void put_ends(u8 *memory, int group, const lane_rows &rows) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float sum = sum_of_lanes(rows.sum[half], 4);
         if (threadIdx.x % 4 > 0) continue;
         ((float *)(memory + SUMS_AT))[group * ROWS + own_row() + 8 * half] = sum;
-        if (group == 0) ((float *)(memory + MAXIMA_AT))[own_row() + 8 * half] = rows.max[half] * unit;
+        bases_at(memory, group)[8 * half] = rows.base[half];
     }
 }
-/* Of row `threadIdx.x`. */
+/* What sums relative to a base are multiplied by, to be relative to `max`. */
+DEVICE float share_of(float base, float max) {
+    return base == NEG_INF ? 0 : power_of_2(base - max);
+}
+/* Of row `threadIdx.x`: its maximum as an exponent of 2, and its sum. */
 DEVICE float2 own_end(const u8 *memory) {
     const float *sums = (const float *)(memory + SUMS_AT) + threadIdx.x;
-    return make_float2(((const float *)(memory + MAXIMA_AT))[threadIdx.x], sums[0] + sums[ROWS]);
+    const float *bases = (const float *)(memory + BASES_AT) + threadIdx.x;
+    const float max = fmaxf(bases[0], bases[ROWS]);
+    return make_float2(max, sums[0] * share_of(bases[0], max) + sums[ROWS] * share_of(bases[ROWS], max));
+}
+/* Sums of both warpgroups relative to the same. */
+DEVICE void level(u8 *memory, int group, const lane_rows &rows, float (&out)[HALF / 2]) {
+    float scale[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        scale[half] = share_of(rows.base[half], fmaxf(rows.base[half], bases_at(memory, 1 - group)[8 * half]));
+    rescale(out, scale);
 }
 
 DEVICE bool are_finite(const float (&out)[HALF / 2]) {
@@ -208,6 +226,15 @@ DEVICE bool are_finite(const float (&out)[HALF / 2]) {
 #pragma unroll
     for (int n = 0; n < HALF / 2; n++) sum = fmaf(out[n], 0, sum);
     return sum == 0;
+}
+
+/* In parts the four of 16 neighbouring columns that a lane has lie together. */
+DEVICE int place_in_part(int column) {
+    return (column & ~15) + column / 2 % 4 * 4 + column / 8 % 2 * 2 + column % 2;
+}
+DEVICE float4 four_of(const float (&out)[HALF / 2], int n, int half) {
+    const int i = 8 * n + 2 * half;
+    return make_float4(out[i], out[i + 1], out[i + 4], out[i + 5]);
 }
 
 /* Sums to the part of a split. */
@@ -220,10 +247,9 @@ DEVICE void write_part(const paged_arguments &a, const tile &t, int split, const
     for (int half = 0; half < 2; half++) {
         if (t.first_pair + own_row() + 8 * half >= t.q->pairs) continue;
         const paged_size part = part_of(a, *t.q, rows.r[half], rows.h[half], split);
-        float *const to = a.parts + part * VALUE_DIM + group * HALF + threadIdx.x % 4 * 2;
+        float *const to = a.parts + part * VALUE_DIM + group * HALF + threadIdx.x % 4 * 4;
 #pragma unroll
-        for (int n = 0; n < HALF / 8; n++)
-            *(float2 *)(to + n * 8) = make_float2(out[4 * n + 2 * half], out[4 * n + 2 * half + 1]);
+        for (int n = 0; n < HALF / 16; n++) *(float4 *)(to + n * 16) = four_of(out, n, half);
     }
 }
 
@@ -253,7 +279,7 @@ DEVICE void make_factors(const paged_arguments &a, const tile &t, int own, u8 *m
     const float share =
         p.value.factor * finish_row(p, t.q->s.begin + r, h, t.is_bad, splits ? max * LOG_2 : NEG_INF, sum, true);
 #pragma unroll
-    for (int s = 0; s < SPLITS; s++) ((float *)(memory + WEIGHTS_AT))[s * ROWS + threadIdx.x] = end[s].x * share;
+    for (int s = 0; s < SPLITS; s++) ((float *)(memory + FACTORS_AT))[s * ROWS + threadIdx.x] = end[s].x * share;
 }
 
 /* Two neighbouring results, whatever their type. */
@@ -265,40 +291,43 @@ static __device__ __noinline__ void put_pair(const paged_problem &p, paged_size 
 DEVICE void write_rows(const paged_arguments &a, const tile &t, int own, const u8 *memory, int group,
                        const lane_rows &rows, const float (&out)[HALF / 2]) {
     const paged_problem &p = a.p;
-    const int splits = t.is_bad ? 0 : t.q->splits, column = group * HALF + threadIdx.x % 4 * 2;
-    enum { ONCE = HALF % 128 == 0 ? 16 : 8 };
+    const int splits = t.is_bad ? 0 : t.q->splits, lane = threadIdx.x % 4;
+    enum { ONCE = 8 / (1 + (HALF % 128 != 0)) }; /* of 16 columns */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (t.first_pair + own_row() + 8 * half >= t.q->pairs) continue;
-        const paged_size to = paged_row_at(&p, &p.out, t.q->s.begin + rows.r[half], rows.h[half]) + column;
-        const float *const from = a.parts + part_of(a, *t.q, rows.r[half], rows.h[half], 0) * VALUE_DIM + column;
-        const float *const factors = (const float *)(memory + WEIGHTS_AT) + own_row() + 8 * half;
+        const paged_size to = paged_row_at(&p, &p.out, t.q->s.begin + rows.r[half], rows.h[half]) + group * HALF;
+        const float *const from =
+            a.parts + part_of(a, *t.q, rows.r[half], rows.h[half], 0) * VALUE_DIM + group * HALF + lane * 4;
+        const float *const factors = (const float *)(memory + FACTORS_AT) + own_row() + 8 * half;
         const bool is_plain = p.out.dtype == ELEMENT && ((u64)((u16 *)p.out.data + to) & 3) == 0;
 #pragma unroll
-        for (int first = 0; first < HALF / 8; first += ONCE) {
-            float2 sum[ONCE] = {};
+        for (int first = 0; first < HALF / 16; first += ONCE) {
+            float4 sum[ONCE] = {};
 #pragma unroll 1
             for (int s = 0; s < splits; s++) {
                 const float factor = factors[s * ROWS];
-                float2 x[ONCE];
+                float4 x[ONCE];
 #pragma unroll
                 for (int n = 0; n < ONCE; n++) {
-                    const int i = 4 * (first + n) + 2 * half;
-                    x[n] = make_float2(out[i], out[i + 1]);
-                    if (s != own) x[n] = __ldcg((const float2 *)(from + s * VALUE_DIM + (first + n) * 8));
+                    x[n] = four_of(out, first + n, half);
+                    if (s != own) x[n] = __ldcg((const float4 *)(from + s * VALUE_DIM + (first + n) * 16));
                 }
                 if (factor == 0) continue; /* a part that nobody sees may hold anything */
 #pragma unroll
                 for (int n = 0; n < ONCE; n++)
-                    sum[n].x = fmaf(factor, x[n].x, sum[n].x), sum[n].y = fmaf(factor, x[n].y, sum[n].y);
+                    sum[n].x = fmaf(factor, x[n].x, sum[n].x), sum[n].y = fmaf(factor, x[n].y, sum[n].y),
+                    sum[n].z = fmaf(factor, x[n].z, sum[n].z), sum[n].w = fmaf(factor, x[n].w, sum[n].w);
             }
-            if (is_plain) {
 #pragma unroll
-                for (int n = 0; n < ONCE; n++)
-                    *(u32 *)((u16 *)p.out.data + to + (first + n) * 8) = pack(sum[n].x, sum[n].y);
-            } else {
-#pragma unroll
-                for (int n = 0; n < ONCE; n++) put_pair(p, to + (first + n) * 8, sum[n].x, sum[n].y);
+            for (int n = 0; n < ONCE; n++) {
+                const paged_size at = to + (first + n) * 16 + lane * 2;
+                if (is_plain) {
+                    *(u32 *)((u16 *)p.out.data + at) = pack(sum[n].x, sum[n].y);
+                    *(u32 *)((u16 *)p.out.data + at + 8) = pack(sum[n].z, sum[n].w);
+                } else {
+                    put_pair(p, at, sum[n].x, sum[n].y), put_pair(p, at + 8, sum[n].z, sum[n].w);
+                }
             }
         }
     }
@@ -321,7 +350,7 @@ DEVICE void attend_carefully_to(const paged_arguments &a, const tile &t, int spl
         for (int d = lane; d < VALUE_DIM; d += 32) {
             const float x = share == 0 ? 0 : row.out[d / 32] * share;
             if (is_part)
-                a.parts[part * VALUE_DIM + d] = x;
+                a.parts[part * VALUE_DIM + place_in_part(d)] = x;
             else
                 put_out(p, to, d, x);
         }
@@ -338,10 +367,11 @@ DEVICE int number_of(const paged_problem &p, const tile &t) {
  * come here, and parts that are written. The last unit has its own part in registers, and waits for the others', whose
  * CTAs are about to write them.
  */
-DEVICE void finish_unit(const paged_arguments &a, const tile &t, int split, float unit, u8 *memory, int group,
-                        lane_rows &rows, const float (&out)[HALF / 2]) {
-    put_ends(memory, group, unit, rows);
+DEVICE void finish_unit(const paged_arguments &a, const tile &t, int split, u8 *memory, int group, lane_rows &rows,
+                        float (&out)[HALF / 2]) {
+    put_ends(memory, group, rows);
     const bool is_careful = any_of_both(!are_finite(out)) && !t.is_bad;
+    level(memory, group, rows, out);
     if (is_careful) attend_carefully_to(a, t, split);
     int own = is_careful ? -1 : split;
     if (t.q->splits == 1 || t.is_bad) {
@@ -368,57 +398,94 @@ DEVICE void finish_unit(const paged_arguments &a, const tile &t, int split, floa
 
 /* ---- A unit --------------------------------------------------------------------------------------------- */
 
-/* Scores, weights and sums of a block of this warpgroup. */
-DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float unit, u8 *memory, int group, u32 &parity,
-                         lane_rows &rows, float (&out)[HALF / 2]) {
-    const u32 base = shared_address(memory);
-    float z[32], scale[2];
-    u32 weights[16];
-#pragma unroll
-    for (int i = 0; i < 32; i++) z[i] = 0;
-#if PAGES
-    const int key = t.first + n * KEYS;
-    if (key < t.q->low || key + KEYS > t.last) clear_hidden(t, key, base, group, parity);
-#endif
-    make_scores(base, group, parity, z);
-    parity ^= 1;
-    make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
-#pragma unroll
-    for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
-    put_weights(memory, rows, weights, scale);
-    rescale(out, scale);
-    const u64 values = values_of(base, group, group);
+/* Adds products of weights with a stage's columns of the warpgroup; not waited for. */
+DEVICE void add_values(u32 memory, int stage, int group, u32 (&weights)[16], float (&out)[HALF / 2]) {
+    const u64 values = smem_descriptor(memory + TILE_BYTES + stage * TILE_BYTES + group * HALF_CHUNKS * CHUNK_BYTES,
+                                       CHUNK_BYTES);
     hold(weights);
     hold(out);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < KEYS / 16; i++) wgmma<HALF>::template rs<1>(out, weights + 4 * i, moved(values, i * 2048), 1);
     wgmma_commit();
-    hand_over(group);
-    finish_values(base, group, group, out);
+}
+DEVICE void wait_for_values(u32 (&weights)[16], float (&out)[HALF / 2]) {
+    wgmma_wait<0>();
+    hold(weights);
+    hold(out);
 }
 
-/* Sums of a block of the other. */
-DEVICE void follow_block(u8 *memory, int group, lane_rows &rows, float (&out)[HALF / 2]) {
-    const u32 base = shared_address(memory);
+/* The other's weights of the block before, times what makes them relative to this warpgroup's bases. */
+DEVICE void take_weights(u8 *memory, int group, lane_rows &rows, u32 (&weights)[16], float (&out)[HALF / 2]) {
     float scale[2];
     named_barrier_sync(WEIGHTS_READY + 1 - group, THREADS);
-    fence_proxy_async();
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const uint4 x = *(const uint4 *)(weights_at(memory, 1 - group) + n * 2048);
+        weights[4 * n] = x.x, weights[4 * n + 1] = x.y, weights[4 * n + 2] = x.z, weights[4 * n + 3] = x.w;
+    }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float2 end = ((const float2 *)(memory + ENDS_AT))[own_row() + 8 * half];
-        rows.max[half] = end.x, scale[half] = end.y;
-        rows.sum[half] *= end.y;
-    }
-    rescale(out, scale);
-    const u64 weights = smem_descriptor(base + WEIGHTS_AT, 16), values = values_of(base, 1 - group, group);
-    hold(out);
-    wgmma_fence();
+        const float other = bases_at(memory, 1 - group)[8 * half], before = rows.base[half];
+        if (other > before + 7) rows.base[half] = other;
+        scale[half] = rows.base[half] > before ? power_of_2(before - rows.base[half]) : 1;
+        rows.sum[half] *= scale[half];
+        const float exponent = other == NEG_INF ? 0 : other - rows.base[half];
 #pragma unroll
-    for (int i = 0; i < KEYS / 16; i++)
-        wgmma<HALF>::template ss<0, 1>(out, moved(weights, i * 32), moved(values, i * 2048), 1);
+        for (int n = 0; n < 8; n++) weights[2 * n + half] = times_power_of_2(weights[2 * n + half], exponent);
+    }
+    rescale(out, scale, true);
+}
+
+/* Scores, weights and sums of a block of this warpgroup, and sums of the other's before it. The first of all has none
+ * before it: then weights of 0 are multiplied, as a branch must not decide whether products are made. */
+DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float unit, u8 *memory, int group, u32 &parity,
+                         lane_rows &rows, float (&out)[HALF / 2]) {
+    const u32 base = shared_address(memory);
+    float z[32], scale[2];
+    u32 weights[16], others[16];
+#pragma unroll
+    for (int i = 0; i < 32; i++) z[i] = 0;
+#if PAGES
+    const int key = t.first + n * KEYS;
+    if (key < t.q->low || key + KEYS > t.last) clear_hidden(t, key, base, group, parity);
+#endif
+    hold(z);
+    add_scores<true>(base, group, group, parity, z);
     wgmma_commit();
-    finish_values(base, 1 - group, group, out);
+#pragma unroll
+    for (int i = 0; i < 16; i++) others[i] = 0;
+    if (n > 0) take_weights(memory, group, rows, others, out);
+    add_values(base, n > 0 ? 1 - group : group, group, others, out);
+    add_scores<false>(base, group, 1 - group, parity, z);
+    add_tail_scores(base, group, z);
+    wgmma_commit();
+    parity ^= 1;
+    wgmma_wait<1>();
+    hold(others);
+    hold(out);
+    if (n > 0) release(base, 1 - group, group);
+    wgmma_wait<0>();
+    hold(z);
+    make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
+#pragma unroll
+    for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
+    put_weights(memory, group, rows, weights);
+    hand_over(group);
+    rescale(out, scale);
+    add_values(base, group, group, weights, out);
+    wait_for_values(weights, out);
+    release(base, group, group);
+}
+
+/* Sums of the last block, of the other. */
+DEVICE void follow_last(u8 *memory, int group, lane_rows &rows, float (&out)[HALF / 2]) {
+    const u32 base = shared_address(memory);
+    u32 weights[16];
+    take_weights(memory, group, rows, weights, out);
+    add_values(base, 1 - group, group, weights, out);
+    wait_for_values(weights, out);
+    release(base, 1 - group, group);
 }
 
 DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memory, int group, u32 &parity,
@@ -439,12 +506,10 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
             kept = first;
         }
 #pragma unroll 1
-        for (int n = group - 1; n < t.blocks; n += 2) {
-            if (n >= 0) follow_block(memory, group, rows, out);
-            if (n + 1 < t.blocks) attend_block(p, t, n + 1, unit, memory, group, parity, rows, out);
-        }
+        for (int n = group; n < t.blocks; n += 2) attend_block(p, t, n, unit, memory, group, parity, rows, out);
+        if (t.blocks % 2 == group) follow_last(memory, group, rows, out);
     }
-    finish_unit(a, t, split, unit, memory, group, rows, out);
+    finish_unit(a, t, split, memory, group, rows, out);
 }
 
 /* What no unit is there for, by the warpgroup that fetches: sequences whose rows see nothing, the status, and rows of

@@ -20,12 +20,11 @@ enum {
     CHUNK_BYTES = 64 * 128, /* 64 rows of 64 columns */
     TILE_BYTES = CHUNKS * CHUNK_BYTES,
     HALF = HEAD_DIM / 2, /* columns of a warpgroup */
-    WEIGHTS_AT = 3 * TILE_BYTES,
-    ENDS_AT = WEIGHTS_AT + CHUNK_BYTES, /* maxima and scales of the last block, [ROWS][2] */
-    SUMS_AT = ENDS_AT + ROWS * 8,       /* [2][ROWS] */
-    FULL_AT = SUMS_AT + 2 * ROWS * 4,   /* mbarriers [stage][half] */
+    FACTORS_AT = 3 * TILE_BYTES,              /* of parts, when a tile ends, [SPLITS][ROWS] */
+    BASES_AT = FACTORS_AT + SPLITS * ROWS * 4, /* of rows, [2][ROWS] */
+    SUMS_AT = BASES_AT + 2 * ROWS * 4,        /* [2][ROWS] */
+    FULL_AT = SUMS_AT + 2 * ROWS * 4,         /* mbarriers [stage][half] */
     EMPTY_AT = FULL_AT + 4 * 8,
-    MAXIMA_AT = EMPTY_AT + 4 * 8, /* of rows, when a unit ends, [ROWS] */
     FETCHERS = 128,
     FETCHER_REGS = 56,
     OTHER_REGS = 224,
@@ -132,13 +131,13 @@ DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u3
             const int half = stage ^ i, chunk = half * HALF_CHUNKS;
             const u32 full = full_barrier(memory, stage, half);
             mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
-            if (lane == 0) mbarrier_expect(full, (HALF_CHUNKS + (i == 0)) * CHUNK_BYTES);
+            if (lane == 0) mbarrier_expect(full, (HALF_CHUNKS + i) * CHUNK_BYTES);
             __syncwarp();
             if ((PAIR && rank != half) || lane >= PAGES_EACH) continue;
 #pragma unroll
             for (int c = 0; c < HALF_CHUNKS; c++)
                 load(to + (chunk + c) * CHUNK_BYTES, &l.key_map, full, (chunk + c) * 64, row, page);
-            if (i == 0) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, 0, row, page);
+            if (i == 1) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, 0, row, page);
         }
         parity[stage] ^= 1;
     }
@@ -169,7 +168,7 @@ DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int 
     }
 }
 
-/* Columns of a half and, in a stage's own half, the tail. */
+/* Columns of a half and, in the half that is not the stage's own, the tail. */
 DEVICE void fetch_half(const paged_problem &p, int key, u32 stage, int half, bool has_tail, bool aligned,
                        const int (&page)[OWN_ROWS]) {
     const int piece = threadIdx.x % 8 * 8;
@@ -210,7 +209,7 @@ DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u3
         for (int i = 0; i < 2; i++) {
             const int half = stage ^ i;
             mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
-            fetch_half(p, key, to, half, i == 0, aligned, page);
+            fetch_half(p, key, to, half, i == 1, aligned, page);
             arrive_with_copies(full_barrier(memory, stage, half), aligned);
         }
         parity[stage] ^= 1;

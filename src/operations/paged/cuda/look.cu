@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks at lengths, starts and tables: a block for each sequence, one for starts. */
+/* Looks at lengths, starts and tables: a block for each sequence, one for starts. It may begin while what writes to the
+ * cache still runs, but ends after that, for those that wait for this alone. */
 #include "operations/paged/cuda/look.cuh"
 
 extern "C" __global__ void __launch_bounds__(PAGED_THREADS) look(const __grid_constant__ paged_arguments a) {
@@ -13,4 +14,7 @@ extern "C" __global__ void __launch_bounds__(PAGED_THREADS) look(const __grid_co
     if (threadIdx.x == 0) a.flags[n] = any;
     for (paged_size i = n * PAGED_THREADS + threadIdx.x; i < a.ticket_count; i += gridDim.x * PAGED_THREADS)
         a.tickets[i] = 0;
+#if __CUDA_ARCH__ >= 900
+    wait_for_previous();
+#endif
 }

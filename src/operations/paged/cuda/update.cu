@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * New rows to a cache: a warp has PAGED_UPDATE_HEADS heads of a token. Their rows are copied where the types are the
- * same, 16 bytes at a time where all begin at multiples of them; else they are divided by their scale
- * and rounded; quotients are float32.
+ * same, 16 bytes at a time where all begin at multiples of them; else they are divided by their scale and rounded;
+ * quotients are float32.
  */
 #include "kernels/cuda/stored.cuh"
 #include "operations/paged/cuda/paged.cuh"
