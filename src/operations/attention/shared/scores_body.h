@@ -469,9 +469,10 @@ static inline void flash_write_row(const ejki_flash_problem *p, const flash_row 
     void *out = flash_out(p, r);
     const vf factor = v_set1(end.factor);
     const bool blank = sum == 0; /* 0 · inf must not make NaN in a row that saw nothing */
+    /* + 0: a sum that has underflowed to -0 becomes +0, as where a neighbour sees keys that the row does not. */
     for (int64_t d = 0; d < p->value_dim; d += VL) {
         const float *from = sums + d / panel * step + d % panel;
-        const vf v = blank ? v_zero() : v_mul(v_load(from), factor);
+        const vf v = blank ? v_zero() : v_fma(v_load(from), factor, v_zero());
         if (p->value_dim - d >= VL)
             v_narrow(dtype, element_at(dtype, out, d), v);
         else
