@@ -4,21 +4,10 @@
 
 #include "kernels/simd/vec_bytes.h"
 #include "support/expect.h"
+#include "support/float_bits.h"
 
 /* Floats whose bits are a multiple of this, and every tie: 16 and 13 bits are rounded away. */
 enum { STEP = 251 };
-
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 static void check_lanes(vf got, const float expected[VL]) {
     for (int i = 0; i < VL; i++) assert_int_equal(bits_of(got[i]), bits_of(expected[i]));

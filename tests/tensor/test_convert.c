@@ -4,6 +4,7 @@
  * two neighbours of a value in a sorted table of all numbers of the type, and picks by distance in f64.
  */
 #include "support/expect.h"
+#include "support/float_bits.h"
 
 #include <ejkernel/tensor.h>
 #include <math.h>
@@ -41,18 +42,6 @@ static uint16_t oracle(format type, double value) {
     double middle = (value_of(type, low) + value_of(type, high)) / 2;
     bool up = size > middle || (size == middle && (low & 1));
     return (uint16_t)(sign | (up ? high : low));
-}
-
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 static uint64_t random_state = 20240607;
