@@ -50,7 +50,7 @@ DEVICE pair pair_of(const ejki_cuda_problem &p, const row_context &c, const row_
 #if DROPOUT
     factor = dropout_keeps(p, c, j) ? p.keep_factor : 0;
 #endif
-    x.kept = weight * factor;
+    x.kept = factor == 0 ? 0 : weight * factor; /* the weight may be NaN */
     x.dz = weight * ((factor == 0 ? 0 : factor * back) - r.delta);
     return x;
 }
