@@ -3,17 +3,22 @@
 
 #include "operations/attention/shared/dropout.h"
 
-ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p) {
+ejki_cuda_constants ejki_flash_cuda_row_constants_of(const ejki_flash_problem *p) {
     ejki_cuda_constants c = {.count = 0};
     ejki_cuda_add(&c, "ELEMENT", p->dtype);
     ejki_cuda_add(&c, "HEAD_DIM", p->head_dim);
     ejki_cuda_add(&c, "VALUE_DIM", p->value_dim);
     if (p->layout != EJKI_FLASH_DENSE) ejki_cuda_add(&c, "LAYOUT", p->layout);
+    if (p->dropout > 0) ejki_cuda_add(&c, "DROPOUT", 1);
+    return c;
+}
+
+ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p) {
+    ejki_cuda_constants c = ejki_flash_cuda_row_constants_of(p);
     if (p->has_bias) ejki_cuda_add(&c, "BIAS", 1);
     if (p->has_mask) ejki_cuda_add(&c, "MASK", 1);
     if (p->has_segments) ejki_cuda_add(&c, "SEGMENTS", 1);
     if (p->soft_cap > 0) ejki_cuda_add(&c, "SOFT_CAP", 1);
-    if (p->dropout > 0) ejki_cuda_add(&c, "DROPOUT", 1);
     ejki_flash_cuda_add_visibility(&c, p);
     return c;
 }

@@ -7,7 +7,10 @@
 #include "operations/attention/cuda/common/problem.cuh"
 #include "operations/attention/flash/vjp_problem.h"
 
-/* Those of options.cuh, the block mask's included. */
+/* Those of options.cuh that say which rows there are, and what they are made of. */
+ejki_cuda_constants ejki_flash_cuda_row_constants_of(const ejki_flash_problem *p);
+
+/* All of options.cuh, the block mask's included. */
 ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p);
 
 /* Sizes that the kernels' 32-bit numbers hold. */

@@ -2,6 +2,17 @@
 /* Split-KV combine: a warp for each row. Partial results lie as problem.cuh says. */
 #include "operations/attention/cuda/common/epilogue.cuh"
 
+/* All lanes of a warp call it. */
+DEVICE bool is_of_sequence(const ejki_cuda_problem &p, int token) {
+    bool found = false;
+    for (int n = threadIdx.x % 32; n < p.batch; n += 32) {
+        int start;
+        const int length = sequence_length(p, p.query_sums, n, p.queries, &start);
+        found |= token >= start && token < start + length;
+    }
+    return __any_sync(~0u, found);
+}
+
 extern "C" __global__ void __launch_bounds__(128)
     combine(const __grid_constant__ ejki_cuda_problem p) {
     const i64 rows = p.entries * p.kv_heads * (i64)p.group * p.queries;
@@ -9,14 +20,9 @@ extern "C" __global__ void __launch_bounds__(128)
     const int lane = threadIdx.x % 32, heads = p.kv_heads * p.group;
     if (row >= rows) return;
     const int token = (int)(row % p.queries), h = (int)(row / p.queries % heads);
-    tile_place at;
-    at.own = token;
-    if (LAYOUT == EJKI_CUDA_TOKENS)
-        find_tile(p, token, 1, 1, p.query_sums, p.queries, &at);
-    else
-        at.s = sequence_at(p, (int)(row / p.queries / heads));
-    const sequence &s = at.s;
-    const int i = at.own;
+    const bool tokens = LAYOUT == EJKI_CUDA_TOKENS;
+    sequence s = sequence_at(p, tokens ? 0 : (int)(row / p.queries / heads));
+    if (tokens) s.query = 0, s.known = is_of_sequence(p, token) ? p.queries : 0;
     float max = NEG_INF, sum = 0;
     for (int n = lane; n < p.splits; n += 32) max = fmaxf(max, p.part_max[n * rows + row]);
     max = larger_of_lanes(max, 32);
@@ -24,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int n = lane; n < p.splits; n += 32)
         sum += p.part_sum[n * rows + row] * expf(p.part_max[n * rows + row] - base);
     sum = sum_of_lanes(sum, 32);
-    const float factor = row_epilogue(p, s, h, i, max, sum, lane == 0);
+    const float factor = row_epilogue(p, s, h, token, max, sum, lane == 0);
     const i64 to = s.entry * p.out.stride_b + token * p.out.stride_t + h * p.out.stride_h;
     for (int d = lane; d < VALUE_DIM; d += 32) {
         float out = 0;

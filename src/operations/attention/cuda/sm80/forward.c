@@ -53,9 +53,7 @@ static ejk_status prepare_tiles(const ejki_flash_problem *p, const tiling *t, co
     EJKI_TRY(ejki_flash_cuda_ready_block_mask(launch, BLOCK_MASK, p));
     EJKI_TRY(ejki_cuda_ready(launch, MAIN, text, entry, constants));
     if (t->splits == 1) return EJK_OK;
-    ejki_cuda_constants of_join = {.count = 0};
-    for (int i = 0; i < 3; i++) of_join.list[of_join.count++] = constants->list[i];
-    if (p->dropout > 0) ejki_cuda_add(&of_join, "DROPOUT", 1);
+    const ejki_cuda_constants of_join = ejki_flash_cuda_row_constants_of(p);
     return ejki_cuda_ready(launch, JOIN, "operations/attention/cuda/sm80/combine.cu", "combine",
                            &of_join);
 }
