@@ -90,6 +90,13 @@ static REAL NAME(larger)(REAL top, REAL z) {
 
 /* ---- Forward ----------------------------------------------------------------------------------------- */
 
+/* Online softmax need not take each new maximum: in some orders weights are rounded relative to a number below it. */
+static REAL NAME(rounded_weight)(const struct NAME(row) * r, REAL weight) {
+    const bool below = r->order & FUSED && ejk_dtype_size(r->c->dtype) == 2 && !REAL_EXACT;
+    const REAL by = below ? (REAL)1.4142135623730951 : 1;
+    return NAME(rounded)(r->c, weight * by) / by;
+}
+
 /* Weighted values of a row whose z are weights relative to the base. */
 static void NAME(values)(const struct NAME(row) * r, bool is_nan, REAL divisor, double *out,
                          double *spread) {
@@ -100,7 +107,7 @@ static void NAME(values)(const struct NAME(row) * r, bool is_nan, REAL divisor, 
     for (int64_t n = 0; n < a->keys; n++) {
         const int64_t j = NAME(ordered)(r->order, n, a->keys);
         if (r->z[j] == 0 || !(r->seen[j] & KEPT)) continue;
-        const REAL w = NAME(rounded)(r->c, r->z[j]);
+        const REAL w = NAME(rounded_weight)(r, r->z[j]);
         const double *v = NAME(key_row)(r, a->v, j, a->value_dim);
         for (int64_t d = 0; d < a->value_dim; d++) {
             const REAL term = w * (REAL)v[d];
