@@ -231,9 +231,11 @@ static void NAME(pair)(const struct NAME(row) * r, struct NAME(sums) * s, int64_
         NAME(term)(s, NAME(VALUE), key * a->value_dim + d, term, term);
     }
     if (a->b) NAME(term)(s, NAME(BIAS), attention_bias(a, r->b, r->h, r->i) + j, dz, size);
-    /* A kernel may multiply by the scale when it has the sums. */
-    const REAL before = r->order & FUSED ? 1 : scale, after = r->order & FUSED ? scale : 1;
-    const REAL dx = NAME(rounded)(r->c, before * (dz * slope)) * after, most = scale * size;
+    /* A kernel may make dS of weights as they were rounded, and multiply by the scale when it has the sums. */
+    const bool other = !REAL_EXACT && r->order & FUSED;
+    const REAL own = other && kept != 0 ? dz * (w / kept) : dz;
+    const REAL before = other ? 1 : scale, after = other ? scale : 1;
+    const REAL dx = NAME(rounded)(r->c, before * (own * slope)) * after, most = scale * size;
     for (int64_t d = 0; d < a->dim; d++) {
         const REAL kd = (REAL)k[d], qd = (REAL)r->q[d];
         /* Behind a cap that an infinity has driven to its end there is 0 times infinity. */

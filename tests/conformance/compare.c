@@ -27,8 +27,8 @@ struct result {
     ejk_dtype dtype;
     const unsigned char *got;
     struct norms size, spread, error, naive;
-    int64_t farthest;
-    bool fresh;     /* it held a pattern before, not what is updated */
+    int64_t farthest, numbers; /* numbers: of those expected that are not 0 */
+    bool fresh;                /* it held a pattern before, not what is updated */
     bool overflows; /* beyond what f16 holds, where the infinity is a matter of rounding */
 };
 
@@ -79,6 +79,7 @@ static bool measure(const struct call *c, struct result *r) {
     const double least = e->kind == LOG_SUM || e->kind == MAXIMUM ? 1 : 0;
     struct norms naive[ORDERS] = {{0}};
     r->size = r->spread = r->error = r->naive = (struct norms){0};
+    r->numbers = 0;
     for (int64_t n = 0; n < e->count; n++) {
         const double raw = element_load(r->dtype, r->got, n);
         const double got = clipped(r->dtype, raw), exact = clipped(r->dtype, e->exact[n]);
@@ -99,6 +100,7 @@ static bool measure(const struct call *c, struct result *r) {
             return false;
         }
         if (fabs(got - exact) > r->error.largest) r->farthest = n;
+        if (exact != 0) r->numbers++;
         add(&r->size, fmax(fabs(exact), least));
         add(&r->spread, e->spread ? e->spread[n] : fabs(exact));
         add(&r->error, got - exact);
@@ -131,7 +133,7 @@ static struct norms tolerance(const struct call *c, const struct result *r) {
     const double eps = 4 * epsilon(r->dtype) * relative_to;
     double size_f = r->size.frobenius, size_l = r->size.largest;
     const bool cancels = c->gradient && size_f < 0x1p-10 * r->spread.frobenius;
-    if (c->scarce || e->count < 64 || cancels) {
+    if (c->scarce || r->numbers < 64 || cancels) {
         size_f = (1 + c->magnitude) * fmax(size_f, r->spread.frobenius);
         size_l = (1 + c->magnitude) * fmax(size_l, r->spread.largest);
     }

@@ -21,7 +21,7 @@ struct work {
     real *state, *d_state, *new; /* [T+1][Dk][Dv], [Dk][Dv] each */
     real *sum[ROLES];            /* what is summed over heads or tokens */
     real beta, q_norm, k_norm;
-    double *spread[ROLES], *out[ROLES], *y, *final, *pool;
+    double *spread[ROLES], *out[ROLES], *y, *y_spread, *final, *pool;
 };
 
 static int64_t at_token(const struct recurrent *p, int64_t b, int64_t t, int64_t h, int64_t heads,
@@ -138,13 +138,20 @@ static void advance(const struct work *w, const real *old, real *new, int64_t j)
     }
 }
 
-static void forward(struct work *w, int64_t h, const real *old, real *new, double *y) {
+/* `at`: the row of results; -1 = the state only. */
+static void forward(struct work *w, int64_t h, const real *old, real *new, int64_t at) {
     const struct recurrent *p = w->p;
     const real own = p->member->before ? bonus_of(w, h) : 0;
     for (int64_t j = 0; j < p->dv; j++) {
         advance(w, old, new, j);
-        const real seen = inner(w, w->q, 1, (p->member->before ? old : new) + j, p->dv, p->dk);
-        if (y) y[j] = (double)((real)p->scale * seen + own * w->v[j]);
+        const real *read = (p->member->before ? old : new) + j, scale = (real)p->scale;
+        if (at < 0) continue;
+        if (w->y)
+            w->y[at + j] = (double)(scale * inner(w, w->q, 1, read, p->dv, p->dk) + own * w->v[j]);
+        if (!w->y_spread) continue;
+        real size = FN(fabs)(own * w->v[j]);
+        for (int64_t i = 0; i < p->dk; i++) size += FN(fabs)(scale * w->q[i] * read[i * p->dv]);
+        w->y_spread[at + j] = (double)size;
     }
 }
 
@@ -314,8 +321,7 @@ static void walk(struct work *w, int64_t n, int64_t h) {
         if (anew[s]) memset(old, 0, bytes);
         if (counts[s]) {
             read_token(w, n, b, t, h);
-            forward(w, h, old, old + size,
-                    w->y ? w->y + at_token(p, b, t, h, p->heads, p->dv) : NULL);
+            forward(w, h, old, old + size, at_token(p, b, t, h, p->heads, p->dv));
         } else {
             memcpy(old + size, old, bytes);
         }
@@ -332,7 +338,7 @@ static void walk(struct work *w, int64_t n, int64_t h) {
         if (!counts[s]) continue;
         read_token(w, n, b, t, h);
         /* The state after it may have been reset since. */
-        forward(w, h, w->state + s * size, w->new, NULL);
+        forward(w, h, w->state + s * size, w->new, -1);
         backward(w, n, b, t, h, w->state + s * size, w->new);
         if (anew[s]) memset(w->d_state, 0, bytes);
     }
@@ -349,6 +355,7 @@ static real *reals(int64_t count) {
 static void results(struct work *w, struct call *c, int order) {
     char name[64];
     w->y = call_result(c, "out", order, ELEMENT);
+    w->y_spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
     w->final = call_result(c, "final_state", order, ELEMENT);
     w->pool = call_result(c, "state", order, ELEMENT);
     for (int role = 0; role < ROLES; role++) {

@@ -51,8 +51,8 @@ static ejk_tensor rows(struct call *c, const struct ssd *p) {
 }
 
 /*
- * The norm of one or two numbers has a slope near 0 of terms as large as 1 / sqrt(eps): what y is off by, however
- * little, would be all of a gradient. So those of gradients are of eight numbers, or eps is no less than a tenth.
+ * The norm of a few numbers has a slope near 0 as large as 1 / sqrt(eps), by which what y is off by grows, and which
+ * would be all of a gradient. So norms are of eight numbers, or eps is no less than a tenth.
  */
 static void choose_norm(struct call *c, struct ssd *p) {
     struct random *r = &c->random;
@@ -64,7 +64,10 @@ static void choose_norm(struct call *c, struct ssd *p) {
     if (width > least && random_chance(r, 0.5)) do
             p->norm_group = random_int(r, least, width);
         while (width % p->norm_group != 0);
-    if (c->gradient) p->eps = p->norm_group < 8 ? 0.1 : 1e-2;
+    if (p->norm_group < 8)
+        p->eps = 0.1;
+    else if (c->gradient)
+        p->eps = 1e-2;
     if (!p->norm || !random_chance(r, 0.7)) return;
     p->tensor[SSD_WEIGHT] = CALL_TENSOR(c, lines_type(c), width);
     tensor_fill(c, &p->tensor[SSD_WEIGHT], 1, 0.3);
