@@ -108,13 +108,14 @@ static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t
 }
 
 /* dS · keys of a tile, `width` columns, where coefficients of 0 count nowhere. */
-static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
+static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, vjp_range panels,
+                         int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
     const ejki_flash_problem *p = &w->own.forward;
     const int64_t panel_stride = t->row_step * TILE_COLUMNS, left = w->key_end - w->key;
-    const int64_t end = ejki_min(tile->end_panel * TILE_COLUMNS, left);
+    const int64_t end = ejki_min(panels.end * TILE_COLUMNS, left);
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
-    for (int64_t j = tile->first_panel * TILE_COLUMNS; j < end; j++) {
+    for (int64_t j = panels.first * TILE_COLUMNS; j < end; j++) {
         const float *d_scores = w->d_scores + j / TILE_COLUMNS / VJP_DEPTH * panel_stride;
         const void *key = element_at(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), column);
         for (int64_t i = 0; i < tile->rows; i++) {
@@ -127,10 +128,11 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
 }
 
 /* dS · keys of a tile, up to the last column that any row sees. */
-static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
+static void vjp_change(const vjp_worker *w, const vjp_tile *tile, vjp_range panels, int64_t column,
+                       int64_t width) {
     const vjp_plan *t = &w->plan;
     const int64_t panel_stride = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
-    const int64_t first = tile->first_panel / VJP_DEPTH, last = tile->end_panel - 1;
+    const int64_t first = panels.first / VJP_DEPTH, last = panels.end - 1;
     const int64_t visible = 32 - __builtin_clz(tile->any[last]);
     const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(visible, VJP_DEPTH);
     const vjp_product raw = w->block.exact ? vjp_raw_exact((int)tile->rows)
@@ -139,6 +141,16 @@ static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column
     raw(depth, w->d_scores + first * panel_stride + tile->first * TILE_COLUMNS, panel_stride,
         w->keys + column * t->keys / VJP_DEPTH + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
         NULL, 0);
+}
+
+/* Panels from one on that the tile sees some of and that add to d_query at once; none if there are no more. */
+static vjp_range vjp_step_from(const vjp_worker *w, const vjp_tile *tile, int64_t panel) {
+    const int64_t step = w->plan.query_panels;
+    panel = ejki_max(panel, tile->first_panel);
+    while (panel < tile->end_panel && tile->any[panel] == 0) panel++;
+    vjp_range panels = {panel, ejki_min(tile->end_panel, (panel / step + 1) * step)};
+    while (panels.end > panels.first && tile->any[panels.end - 1] == 0) panels.end--;
+    return panels;
 }
 
 static void vjp_queries(vjp_worker *w) {
@@ -150,11 +162,14 @@ static void vjp_queries(vjp_worker *w) {
                 if (w->stores) vjp_store_nothing(w, tile, d, width);
                 continue;
             }
-            if (w->keys_finite)
-                vjp_change(w, tile, d, width);
-            else
-                vjp_skipping(w, tile, d, width);
-            vjp_add_queries(w, tile, d, width);
+            for (vjp_range panels = vjp_step_from(w, tile, 0); panels.first < panels.end;
+                 panels = vjp_step_from(w, tile, panels.end)) {
+                if (w->keys_finite)
+                    vjp_change(w, tile, panels, d, width);
+                else
+                    vjp_skipping(w, tile, panels, d, width);
+                vjp_add_queries(w, tile, d, width);
+            }
         }
     }
 }
@@ -377,7 +392,8 @@ static ejk_status vjp_run(const ejk_run *run) {
     shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
     shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(shared.lse + t->sequences_at);
     shared.tasks.order = (int64_t *)(void *)(shared.lse + t->order_at);
-    const ejki_vjp_blocks blocks = {t->rows, t->keys, TILE_COLUMNS, t->row_blocks, t->key_blocks};
+    const ejki_vjp_blocks blocks = {t->rows, t->keys, TILE_COLUMNS * VJP_DEPTH, t->row_blocks,
+                                    t->key_blocks};
     ejki_vjp_cut(&shared.tasks, &v->forward, &blocks, v->wants_bias);
     for (int64_t n = 0; n < t->row_block_count; n++) atomic_init(&shared.progress[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);

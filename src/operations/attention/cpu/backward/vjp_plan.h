@@ -39,6 +39,7 @@ typedef struct vjp_plan {
     int64_t bias_groups;              /* then: tasks of a block of keys */
     int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
+    int64_t query_panels;             /* that add to d_query at once */
     bool stores_first; /* a row's first task stores d_query, which then needs no zeros */
     int64_t keys_transposed_at, values_transposed_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, queries_row_major_at, cotangents_row_major_at, d_scores_at, weights_at,
@@ -192,6 +193,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.value_lanes = ejki_cdiv(p->value_dim, VJP_DEPTH);
     t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
     t.stores_first = p->layout == EJKI_FLASH_DENSE && t.mask_blocks == 0;
+    t.query_panels = t.keys / TILE_COLUMNS;
     t.tasks = t.bias_groups * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
     t.wants_d_scores = v->wants_query || v->wants_key || v->wants_bias;
@@ -218,6 +220,7 @@ static void vjp_plan_enter(vjp_plan *t, const ejki_vjp_sequence *s) {
     t->row_blocks = s->row_blocks;
     t->region_row_blocks = ejki_max(1, s->row_blocks);
     t->keys = s->block;
+    t->query_panels = s->step / TILE_COLUMNS;
     t->region_keys = s->keys;
     t->key_blocks = s->key_blocks;
     t->region_key_blocks = ejki_max(1, s->key_blocks);

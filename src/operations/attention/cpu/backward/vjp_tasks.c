@@ -42,16 +42,16 @@ static void count(ejki_vjp_tasks *tasks) {
     }
 }
 
-/* A sequence's own blocks of keys. */
-static int64_t block_of(const ejki_flash_problem *p, const ejki_vjp_blocks *blocks, int64_t keys) {
-    const int64_t heads = ejki_max(1, ejki_min(p->kv_heads, 8));
-    const int64_t share = ejki_max(64, ejki_cdiv(keys, 8) * heads);
-    return ejki_min(blocks->keys, ejki_round_up(share, blocks->columns));
+/* A sequence's own steps: an eighth of its keys, but at least 64; a whole block if that cannot be cut. */
+static int64_t step_of(const ejki_vjp_blocks *blocks, int64_t keys) {
+    const int64_t share = ejki_round_up(ejki_max(64, ejki_cdiv(keys, 8)), blocks->columns);
+    return blocks->keys % blocks->columns ? blocks->keys : ejki_min(blocks->keys, share);
 }
 
 void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki_vjp_blocks *blocks,
                   bool alike) {
     const bool dense = p->layout == EJKI_FLASH_DENSE;
+    const int64_t heads = ejki_max(1, ejki_min(p->kv_heads, 8));
     int64_t first_row = 0, first_row_block = 0;
     tasks->batch = p->batch;
     tasks->kv_heads = p->kv_heads;
@@ -61,7 +61,8 @@ void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki
         *s = (ejki_vjp_sequence){.first_row = first_row, .first_row_block = first_row_block};
         ejki_flash_part_lengths(p, n, &queries, &s->keys);
         s->rows = queries * p->group;
-        s->block = dense || alike ? blocks->keys : block_of(p, blocks, s->keys);
+        s->step = dense || alike ? blocks->keys : step_of(blocks, s->keys);
+        s->block = s->step * ejki_max(1, ejki_min(heads, blocks->keys / s->step));
         s->row_blocks = dense ? blocks->row_blocks : ejki_cdiv(s->rows, blocks->rows);
         s->key_blocks = dense ? blocks->key_blocks : ejki_cdiv(s->keys, s->block);
         first_row += p->kv_heads * s->rows;

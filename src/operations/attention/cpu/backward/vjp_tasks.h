@@ -12,6 +12,7 @@
 typedef struct ejki_vjp_sequence {
     int64_t rows, row_blocks; /* of a KV head: its queries · G */
     int64_t keys, block;      /* and of a block of them */
+    int64_t step; /* keys that add to d_query at once: those of a length, whatever the heads */
     int64_t key_blocks;
     int64_t first_row,
         first_row_block; /* what its rows, and its blocks of rows, are among those of all */
@@ -33,7 +34,7 @@ typedef struct ejki_vjp_task {
     int64_t sequence, kv_head, key_block;
 } ejki_vjp_task;
 
-/* Sizes of blocks, of keys a multiple of `columns`; and how many a dense problem has. */
+/* Sizes of blocks, of keys of packed sequences mostly a multiple of `columns`; and how many a dense problem has. */
 typedef struct ejki_vjp_blocks {
     int64_t rows, keys, columns, row_blocks, key_blocks;
 } ejki_vjp_blocks;
