@@ -14,6 +14,7 @@
  *   v_pair_table_of(t), v_pair_entries(u, table)     pairs of 16 elements by the lowest four bits of each half word
  *   v_pairs_of(a, b)     whole numbers below 2^8 or other floats that are bf16, a in the first half of each lane
  *   v_store_pairs(p, v, turns)   VL floats that are bf16 as such; of four, 0 2 1 3 if `turns`
+ *   v_turn_pairs(v)      of four elements of 16 bits 0 2 1 3
  *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
  *   v_zip_rows(a, b, p, q)       the same, stored at p and q, by instructions that take half as long
  *   v_tiny       whether elements are of a magnitude below 2^-60, but not 0
@@ -82,6 +83,10 @@ static inline vf v_pairs_of(vf a, vf b) {
 static inline void v_store_pairs(void *p, vf v, bool turns) {
     const __m512i bits = _mm512_castps_si512(turns ? _mm512_permute_ps(v, 0xd8) : v);
     _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+}
+static inline vf v_turn_pairs(vf v) {
+    const __m512i bits = _mm512_shufflelo_epi16(_mm512_castps_si512(v), 0xd8);
+    return _mm512_castsi512_ps(_mm512_shufflehi_epi16(bits, 0xd8));
 }
 static inline vf v_load_pairs_i8(const void *p) {
     const __m128i *from = p;

@@ -147,8 +147,8 @@ static void compare(ejk_context *one, ejk_context *three, const ejk_prepack_args
 
 static void packed_or_not_the_bits_are_the_same(void **state) {
     (void)state;
-    static const char *const tiers[] = {"scalar",      "avx2",        "avx512",
-                                        "avx512_vnni", "avx512_bf16", "neon"};
+    static const char *const tiers[] = {"scalar",      "avx2", "avx512", "avx512_vnni",
+                                        "avx512_bf16", "amx",  "neon"};
     static const int rows[] = {1, 3, 4, 5, 13, 29};
     make_rows();
     for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {

@@ -62,22 +62,22 @@ INLINE void settle(const int count, const bool rounds, const bool zeros, int64_t
         sums[b] = r->sums + (chunk->first + n + b) * r->capacity + row;
         own[b] = r->scales + (chunk->first + n + b) * r->capacity + row;
     }
-    for (int j = 0; j < TILE_COLUMNS; j += VL) {
-        vf scale[SETTLED], zero[SETTLED];
-        EJKI_UNROLL for (int b = 0; b < count; b++) {
-            scale[b] = v_load(&chunk->scale[n + b][j]);
-            zero[b] = zeros ? v_load(&chunk->zero[n + b][j]) : v_zero();
+    vf scale[SETTLED][TILE_VECTORS], zero[SETTLED][TILE_VECTORS];
+    EJKI_UNROLL for (int b = 0; b < count; b++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+        scale[b][j] = v_load(&chunk->scale[n + b][j * VL]);
+        zero[b][j] = zeros ? v_load(&chunk->zero[n + b][j * VL]) : v_zero();
+    }
+    for (int64_t i = 0; i < rows; i++, totals += TILE_COLUMNS, inner += TILE_COLUMNS) {
+        vf total[TILE_VECTORS];
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) total[j] =
+            begins ? v_zero() : v_load(totals + j * VL);
+        EJKI_UNROLL for (int b = 0; b < count; b++)
+            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+            const vf v = v_load(inner + b * TILE_ROWS * TILE_COLUMNS + j * VL);
+            total[j] = group_end(rounds, zeros, v, scale[b][j], zero[b][j], sums[b][i], own[b][i],
+                                 total[j]);
         }
-        for (int64_t i = 0; i < rows; i++) {
-            float *place = totals + i * TILE_COLUMNS + j;
-            vf total = begins ? v_zero() : v_load(place);
-            EJKI_UNROLL for (int b = 0; b < count; b++) {
-                const vf v = v_load(inner + (b * TILE_ROWS + i) * TILE_COLUMNS + j);
-                total =
-                    group_end(rounds, zeros, v, scale[b], zero[b], sums[b][i], own[b][i], total);
-            }
-            v_store(place, total);
-        }
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) v_store(totals + j * VL, total[j]);
     }
 }
 

@@ -47,14 +47,19 @@ static inline bool group_in_tiles(int64_t rows) {
 #endif
 }
 
+/* Bits of lanes that are not fit for products: not finite, above 2^60, or below 2^-100 but not 0. */
+INLINE v_words rows_unfit(vf v) {
+    const v_words size = v_bits(v) & 0x7fffffffu;
+    return (v_words)(size > 0x5d800000u) | (v_words)(size - 1 < 0x0d800000u - 1);
+}
+
 /* Elements of a row as floats, 0 behind the last one; false if one is not fit. */
 INLINE bool rows_load(const ejk_dtype dtype, const void *from, int64_t count, float *to) {
     v_words bad = v_bits(v_zero());
     for (int64_t k = 0; k < ejki_round_up(count, ejki_max(VL, 8)); k += VL) {
         const int64_t left = count - k;
         const vf v = left > 0 ? v_widen_some(dtype, element_at(dtype, from, k), left) : v_zero();
-        const v_words size = v_bits(v) & 0x7fffffffu;
-        bad |= (v_words)(size > 0x5d800000u) | (v_words)(size - 1 < 0x0d800000u - 1);
+        bad |= rows_unfit(v);
         v_store(to + k, v);
     }
     return !v_any_gt(v_numbers(bad & 1), v_zero());
@@ -112,6 +117,29 @@ INLINE int64_t rows_place(const int unit, const packed_block *b, const float *x,
     return at + count;
 }
 
+#if defined(TILE_AMX) && defined(TILE_BF16_DOT)
+/* A block of bf16 whose pairs fill steps of tiles, without floats in between; false if an element is not fit. */
+INLINE bool rows_copy(const int unit, const void *from, int64_t count, int64_t i, int64_t at,
+                      group_rows *r, float *all) {
+    float *tile = r->words + i / TILE_ROWS * TILE_ROWS * r->depth;
+    v_words bad = v_bits(v_zero());
+    vf sum = v_zero();
+    for (int64_t k = 0; k < count; k += 2 * VL) {
+        const void *line = element_at(EJK_DTYPE_BF16, from, k);
+        const vf pairs = v_load_pairs(line);
+        v_store(tile + tiles_place(i % TILE_ROWS, at + k / 2),
+                unit == 4 ? v_turn_pairs(pairs) : pairs);
+        for (int half = 0; half < 2; half++) {
+            const vf v = v_load_bf16(element_at(EJK_DTYPE_BF16, line, half * VL));
+            bad |= rows_unfit(v);
+            sum = v_add(sum, v);
+        }
+    }
+    *all = v_sum(sum);
+    return !v_any_gt(v_numbers(bad & 1), v_zero());
+}
+#endif
+
 /* Row `i`; its elements are those at `from`. Bytes of codes have `middle` in theirs. */
 static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds, int middle,
                              const void *from, int64_t i, group_rows *r) {
@@ -123,6 +151,18 @@ static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds,
     for (int64_t n = 0; packed_next(f, &b); n++) {
         vf sum = v_zero();
         float scale = 1;
+#if defined(TILE_AMX) && defined(TILE_BF16_DOT)
+        if (dtype == EJK_DTYPE_BF16 && group_in_tiles(r->tile) && !rounds &&
+            b.count % (2 * TILE_STEP) == 0) {
+            const void *own = element_at(dtype, from, b.first);
+            float *all = &r->sums[n * r->capacity + i];
+            fit &= f->unit == 8 ? rows_copy(8, own, b.count, i, at, r, all)
+                                : rows_copy(4, own, b.count, i, at, r, all);
+            r->scales[n * r->capacity + i] = 1;
+            at += b.count / 2;
+            continue;
+        }
+#endif
         fit &= ELEMENT_CALL(dtype, rows_load, element_at(dtype, from, b.first), b.count, x);
         if (!fit) memset(x, 0, sizeof x);
         if (rounds) scale = rows_round(b.count, x);

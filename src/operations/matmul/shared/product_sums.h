@@ -75,10 +75,9 @@ static void group_place(const product_block *k, const group_part *part, mm_size 
         }
 }
 
-/* The same after the factor of all values, and rows that have been left out. */
+/* The factor of all values, and rows that have been left out. */
 static void group_settle(ejk_dtype dtype, const product_block *k, const group_codes *c,
-                         const group_part *part, const uint8_t *stream, mm_size first,
-                         mm_size width, float *totals) {
+                         const uint8_t *stream, mm_size first, mm_size width, float *totals) {
     const int column = (int)(first % PACKED_COLUMNS);
     if (c->factor != 1)
         for (mm_size i = 0; i < k->rows * width; i += VL)
@@ -87,16 +86,17 @@ static void group_settle(ejk_dtype dtype, const product_block *k, const group_co
         if (c->nan || k->packed.unfit[i])
             group_row(dtype, c, group_row_of(dtype, k, i), stream, column, column + (int)width,
                       totals + i * width);
-    group_place(k, part, first, width, totals);
 }
 
-/* Columns of `count` streams from `at` on with more than FEW_ROWS rows. */
+/* Columns of `count` streams from `at` on with more than FEW_ROWS rows. Totals of whole panels are made in place. */
 static void group_sum_many(ejk_dtype dtype, product_block *k, group_codes *c,
                            const group_part *part, mm_size at, int count) {
     const mm_size first = at * PACKED_COLUMNS, end = part->from + part->columns;
     const int low = (int)ejki_max(part->from - first, 0) / TILE_COLUMNS * TILE_COLUMNS;
     const int high = (int)ejki_min(end - first, count * PACKED_COLUMNS);
+    const bool in_place = part->from % TILE_COLUMNS == 0;
     float *words = k->b, *totals = words + GROUP_DEPTH * TILE_COLUMNS;
+    if (in_place) totals = part->sums + (first + low - part->from) * k->capacity;
     const uint8_t *stream[GROUP_STREAMS];
     bool nan[GROUP_STREAMS];
     for (int i = 0; i < count; i++) {
@@ -105,9 +105,11 @@ static void group_sum_many(ejk_dtype dtype, product_block *k, group_codes *c,
     }
     group_many(c, &k->packed, k->rows, stream, low, high, words, totals);
     for (int column = low; column < high; column += TILE_COLUMNS) {
+        float *own = totals + (column - low) * k->capacity;
         c->nan = nan[column / PACKED_COLUMNS];
-        group_settle(dtype, k, c, part, stream[column / PACKED_COLUMNS], first + column,
-                     TILE_COLUMNS, totals + (column - low) * k->capacity);
+        group_settle(dtype, k, c, stream[column / PACKED_COLUMNS], first + column, TILE_COLUMNS,
+                     own);
+        if (!in_place) group_place(k, part, first + column, TILE_COLUMNS, own);
     }
 }
 
@@ -117,9 +119,11 @@ static void group_sum_few(ejk_dtype dtype, product_block *k, group_codes *c, con
     float *totals = k->b + GROUP_DEPTH * TILE_COLUMNS;
     const uint8_t *stream = group_stream(c, at, 0);
     few_of(k->rows, c->kind)(c, &k->packed, stream, count, totals);
-    for (int i = 0; i < count; i++)
-        group_settle(dtype, k, c, part, stream + i * c->form.stream, (at + i) * PACKED_COLUMNS,
-                     PACKED_COLUMNS, totals + i * k->rows * PACKED_COLUMNS);
+    for (int i = 0; i < count; i++, totals += k->rows * PACKED_COLUMNS) {
+        const mm_size first = (at + i) * PACKED_COLUMNS;
+        group_settle(dtype, k, c, stream + i * c->form.stream, first, PACKED_COLUMNS, totals);
+        group_place(k, part, first, PACKED_COLUMNS, totals);
+    }
 }
 
 static void group_sum(ejk_dtype dtype, product_block *k, group_codes *c, const group_part *part) {
