@@ -341,19 +341,18 @@ static ejk_status copy_updated(const call_entry *entry, void *const *data, void 
 }
 
 /* Workspace is the caller's on a GPU; on the CPU the plan has its own. */
-static ejk_status take_workspace(const call_entry *entry, const ejki_call *call, void **out,
-                                 size_t *bytes) {
+static ejk_status take_workspace(const call_entry *entry, const ejki_call *call, void **out) {
+    const size_t bytes = entry->on_gpu ? ejk_plan_workspace(entry->plan) : 0;
     *out = NULL;
-    *bytes = entry->on_gpu ? ejk_plan_workspace(entry->plan) : 0;
-    return *bytes ? call->take(call->user, *bytes, out) : EJK_OK;
+    return bytes ? call->take(call->user, bytes, out) : EJK_OK;
 }
 
+/* The arguments are the plan's own but for addresses, so they are not compared with it once more. */
 static ejk_status execute(const call_entry *entry, const ejki_call *call, void *const *all,
                           unsigned char *arguments) {
     void *workspace;
-    size_t bytes;
     if (entry->updates) EJKI_TRY(copy_updated(entry, all, call->stream));
-    EJKI_TRY(take_workspace(entry, call, &workspace, &bytes));
+    EJKI_TRY(take_workspace(entry, call, &workspace));
     for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
         for (int32_t i = 0; i < entry->count; i++) {
             char *data = all[i];
@@ -363,7 +362,7 @@ static ejk_status execute(const call_entry *entry, const ejki_call *call, void *
             memcpy(arguments + entry->places[i].offset + offsetof(ejk_tensor, data), &data,
                    sizeof data);
         }
-        EJKI_TRY(ejk_plan_execute_on(entry->plan, arguments, workspace, bytes, call->stream));
+        EJKI_TRY(ejki_plan_run(entry->plan, arguments, workspace, call->stream));
     }
     return EJK_OK;
 }

@@ -284,7 +284,4 @@ bool ejki_plan_fits(const ejk_plan *plan, const void *args);
 static inline bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args) {
     return plan->signature.fits(&plan->signature, args);
 }
-/* Executes a call that fits. NULL workspace = one of the plan's list. */
-ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace, void *stream);
-
 #endif

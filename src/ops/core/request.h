@@ -37,6 +37,12 @@ ejk_status ejki_plan_create_borrowing(ejk_context *context, const ejk_kernel *ke
 ejk_status ejki_plan_request_ask(const ejki_plan_request *request,
                                  const ejk_config_chooser *chooser);
 
+/*
+ * As ejk_plan_execute_on() with arguments that are known to fit the plan, which are not compared with it, and a
+ * workspace that is large enough; NULL: one of the plan's list.
+ */
+ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace, void *stream);
+
 /* Calls the plan's hook: kernel, args, config and threads are filled in, the rest is the caller's. The
  * arguments have to fit the plan. */
 ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call);
