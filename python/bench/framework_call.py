@@ -4,11 +4,15 @@
 
 JAX: a jitted call less two jitted functions that return their first argument: one that drops its arguments, so that XLA
 has none, and one that is passed all three, which XLA checks and holds for a call, too; and by chains of 1 and 101 calls
-in one function the cost of each.
+in one function the cost of each. They are called one after the other, each once: wide vectors lower the clock of some
+processors for the best part of a millisecond, and a loop of calls without any would be timed at another clock.
 PyTorch: a call of the function, its operator alone, and torch's own attention, with the time of the NumPy function and
-of the library beside them. Microseconds, the least of repetitions. Frameworks that are missing are passed over.
+of the library beside them. Microseconds, medians, or the least of repetitions for one function. Frameworks that are
+missing are passed over.
 """
 
+import statistics
+import time
 import timeit
 
 import libejkernel
@@ -26,12 +30,14 @@ def microseconds(function, *arguments):
 
 
 def in_turns(functions):
-    """The same of several functions, which take turns."""
-    timers = [timeit.Timer(function) for function in functions]
-    for timer in timers:
-        timer.timeit(CALLS)
-    turns = [[timer.timeit(CALLS) for timer in timers] for _ in range(REPETITIONS)]
-    return [min(times) / CALLS * 1e6 for times in zip(*turns)]
+    """The same of several functions, call by call: medians."""
+    clock, times = time.perf_counter_ns, [[] for _ in functions]
+    for _ in range((REPETITIONS + 1) * CALLS):
+        for function, each in zip(functions, times):
+            start = clock()
+            function()
+            each.append(clock() - start)
+    return [statistics.median(each[CALLS:]) / 1e3 for each in times]
 
 
 def library_alone(arrays):
@@ -61,12 +67,17 @@ def jax_rows(arrays, alone):
         return jax.jit(run)
 
     empty, idle = (jax.jit(lambda q, k, v: q, keep_unused=keep) for keep in (False, True))
-    functions = (empty, idle, chain(1), chain(101))
-    dropped, passed, short, long = in_turns(lambda f=f: f(q, k, v).block_until_ready() for f in functions)
-    print(f"jitted call                       {short:7.2f}")
+    once, often = chain(1), chain(101)
+
+    def timed(*functions):
+        return in_turns([lambda f=f: f(q, k, v).block_until_ready() for f in functions])
+
+    dropped, passed, one = timed(empty, idle, once)
+    short, long = timed(once, often)
+    print(f"jitted call                       {one:7.2f}")
     print("  beyond C and an empty one that")
-    print(f"    drops its arguments           {short - dropped - alone:7.2f}")
-    print(f"    is passed the same arguments  {short - passed - alone:7.2f}")
+    print(f"    drops its arguments           {one - dropped - alone:7.2f}")
+    print(f"    is passed the same arguments  {one - passed - alone:7.2f}")
     print(f"  each of a chain, beyond C       {(long - short) / 100 - alone:7.2f}")
 
 
@@ -78,11 +89,10 @@ def torch_rows(arrays, alone):
     q, k, v = map(torch.from_numpy, arrays)
     turned = [each.transpose(1, 2) for each in (q, k, v)]
     text = "flash_attention;query,key,value;out;0;{}"
-    operator = torch.ops.libejkernel.flash_attention.default
-    missing = [None] * (len(operator._schema.arguments) - 4)
+    operator = torch.ops.libejkernel.flash_attention.listed
     with torch.no_grad():
         whole = microseconds(flash_attention, q, k, v)
-        bare = microseconds(operator, q, k, v, *missing, text)
+        bare = microseconds(operator, [q, k, v], text)
         peer = microseconds(torch.nn.functional.scaled_dot_product_attention, *turned)
     print(f"torch function                    {whole:7.2f}")
     print(f"  beyond C                        {whole - alone:7.2f}")

@@ -22,11 +22,12 @@ from ._description import catalogue
 _library.declare(
     {
         "ejk_torch_start": ((_library._S, _library._S, _library._P), _library._I),
-        "ejk_torch_define": ((_library._S, _library._S, ctypes.c_bool), _library._I),
+        "ejk_torch_define": ((_library._S, _library._S, _library._I), _library._I),
     }
 )
 
 _NAMESPACE = "libejkernel"
+_VALUES, _RESULTS, _LISTS = range(3)  # ejk_torch_form
 _MOST_CALLS = 4096  # of a function, by what is not a tensor: seeds are many
 _transforms_active = torch._C._are_functorch_transforms_active
 
@@ -57,7 +58,7 @@ def _register(name):
     """
     operation = catalogue()[name]
     if not any(field.is_required for field in operation.updated):
-        _define(name, f"{name}({_parameters_of(operation, False)}) -> Tensor[]")
+        _define(name, f"{name}({_parameters_of(operation, False)}) -> Tensor[]", _RESULTS)
         qualified = f"{_NAMESPACE}::{name}"
         torch.library.register_autograd(qualified, _backward, setup_context=_setup)
         torch.library.register_vmap(qualified, _mapped)
@@ -65,21 +66,20 @@ def _register(name):
         for count in range(len(operation.outputs) + 1):
             returned = ", ".join(["Tensor"] * count)
             overload = f"{name}_.results{count}"
-            _define(overload, f"{overload}({_parameters_of(operation, True)}) -> ({returned})")
+            _define(overload, f"{overload}({_parameters_of(operation, True)}) -> ({returned})", _VALUES)
             _registrations().impl(overload, _refusing(name, count), "Autograd", with_keyset=True)
             torch.library.register_vmap(f"{_NAMESPACE}::{overload}", _not_mapped)
 
 
-def _define(name, schema):
-    as_list = schema.endswith("[]")
+def _define(name, schema, form):
     if _defines_in_c():
-        _library.check(_library.lib.ejk_torch_define(name.encode(), schema.encode(), as_list))
+        _library.check(_library.lib.ejk_torch_define(name.encode(), schema.encode(), form))
     else:
         _registrations().define(schema)
+        kernels = _torch_kernels.returning_values, _torch_kernels.returning_list, _torch_kernels.of_list
         for key in ("CPU", "CUDA"):
-            kernel = _torch_kernels.returning_list if as_list else _torch_kernels.returning_values
-            _registrations().impl(name, kernel, key)
-    torch.library.register_fake(f"{_NAMESPACE}::{name}", _fake if as_list else _fake_values)
+            _registrations().impl(name, kernels[form], key)
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", (_fake_values, _fake, _fake_of_list)[form])
     _register_autocast(name)
 
 
@@ -105,6 +105,18 @@ def _operator(name, count=None):
     if count is None:
         return getattr(namespace, name).default
     return getattr(getattr(namespace, name + "_"), f"results{count}")
+
+
+@lru_cache(maxsize=None)
+def _listed(name):
+    """The operator of calls that update nothing and are not differentiated, an overload that takes a list.
+
+    For such a call each missing tensor costs time, and so does passing autograd by.
+    """
+    listed = f"{name}.listed"
+    _define(listed, f"{listed}(Tensor[] tensors, str call) -> Tensor[]", _LISTS)
+    _registrations().impl(listed, torch.library.fallthrough_kernel, "Autograd")
+    return getattr(getattr(torch.ops, _NAMESPACE), name).listed
 
 
 def _as_list(results):
@@ -144,6 +156,10 @@ def _fake(*arguments):
 def _fake_values(*arguments):
     results = _fake(*arguments)
     return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def _fake_of_list(tensors, text):
+    return _fake(*tensors, text)
 
 
 def _not_mapped(info, dims, *arguments):
@@ -291,22 +307,31 @@ def _gradients(pullback, operands, found, given, wanted):
 def _register_autocast(overload):
     """Under autocast, what is float32 and may be any float has the type that it says."""
     name, _, count = overload.partition("_.results")
+    name, _, listed = name.partition(".")
     operation = catalogue()[name]
-    is_open = [_shapes.is_any_float(operation.args, f) and not f.is_updated for f in _fields(operation)]
+    opened = {f.name for f in _fields(operation) if _shapes.is_any_float(operation.args, f) and not f.is_updated}
+    names = [field.name for field in _fields(operation)]
 
     def register(device, key):
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
-        def cast(*arguments):
+        def cast(names, tensors):
+            dtype = torch.get_autocast_dtype(device)
+            return [
+                each.to(dtype) if name in opened and each is not None and each.dtype == torch.float32 else each
+                for name, each in zip(names, tensors)
+            ]
+
+        def run(*arguments):
             with torch._C._ExcludeDispatchKeyGuard(keys):
-                dtype = torch.get_autocast_dtype(device)
-                tensors = [
-                    each.to(dtype) if opened and each is not None and each.dtype == torch.float32 else each
-                    for each, opened in zip(arguments, is_open)
-                ]
+                tensors = cast(names, arguments[:-1])
                 return _operator(name, int(count) if count else None)(*tensors, arguments[-1])
 
-        _registrations().impl(overload, cast, key)
+        def run_of_list(tensors, text):
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return _listed(name)(cast(_foreign.call_of_text(text).operands, tensors), text)
+
+        _registrations().impl(overload, run_of_list if listed else run, key)
 
     register("cpu", "AutocastCPU")
     register("cuda", "AutocastCUDA")
@@ -330,9 +355,13 @@ def {name}({parameters}):
     try:
         if _grad_enabled() and ({needs}):
             _found = _operator({tensors}, _known.extended)
-        else:
+        elif _modes():  # which may keep the call, and have it differentiated later
             with _below_autograd():  # whose kernel would be PyTorch's own, in Python
                 _found = _operator({tensors}, _known.text)
+        elif _known.bare:
+            _found = _listed([{required}], _known.text)
+        else:
+            _found = _listed([_t for _t in ({tensors},) if _t is not None], _known.text)
     except RuntimeError as _error:
         _report(_error)
     return _known.results(_found)
@@ -342,10 +371,10 @@ def {name}({parameters}):
 class _Known:
     """What is known of calls that differ in their tensors only."""
 
-    __slots__ = ("extended", "results", "text")
+    __slots__ = ("bare", "extended", "results", "text")
 
-    def __init__(self, call, results):
-        self.text, self.results = call.text, results
+    def __init__(self, call, results, required):
+        self.text, self.results, self.bare = call.text, results, call.operands == required
         pullback = _foreign.pullback_of(call)
         self.extended = pullback.extended.text if pullback else self.text
 
@@ -376,7 +405,14 @@ def _source(operation, arguments):
         names=", ".join(a.name for a in arguments),
         needs=" or ".join(needs),
         tensors=", ".join(by_field[field.name].name for field in _fields(operation)),
+        required=", ".join(by_field[name].name for name in _required(operation, arguments)),
     )
+
+
+def _required(operation, arguments):
+    """The names of the tensors that every call has, as they are in its text."""
+    names = {a.field.name for a in arguments if _is_tensor(a) and a.default is a.parameter.empty}
+    return tuple(field.name for field in _fields(operation) if field.name in names)
 
 
 class _Function(_foreign.Function):
@@ -386,7 +422,8 @@ class _Function(_foreign.Function):
         self._optional = [a for a in self.arguments if _is_tensor(a) and a.default is not a.parameter.empty]
         names = {
             "_calls": self.calls, "_slow": self.slow, "_grad_enabled": torch.is_grad_enabled,
-            "_operator": self._functional(), "_report": _report, "_transforms_active": _transforms_active,
+            "_operator": self._functional(_operator), "_listed": self._functional(_listed), "_report": _report,
+            "_transforms_active": _transforms_active, "_modes": torch._C._len_torch_dispatch_stack,
             "_below_autograd": torch._C._AutoDispatchBelowAutograd,
         }  # fmt: skip
         exec(compile(_source(self.operation, self.arguments), f"<{name}>", "exec"), names)
@@ -402,7 +439,7 @@ class _Function(_foreign.Function):
         call = _foreign.call_of(self.name, operands, results, arguments)
         if _updates(call) or _transforms_active() or any(given[name] is not tensors[name] for name in tensors):
             return self._run(call, tensors)
-        known = _Known(call, self._chooser(call))
+        known = _Known(call, self._chooser(call), _required(self.operation, self.arguments))
         key = tuple(given[a.name] is None for a in self._optional) + tuple(
             value for a, value in zip(self.arguments, values) if not _is_tensor(a)
         )
@@ -414,11 +451,11 @@ class _Function(_foreign.Function):
             return self._run(call, tensors)
         return self.function(**dict(zip((a.name for a in self.arguments), values)))
 
-    def _functional(self):
-        """What calls the operator of calls that update nothing; None if all do."""
+    def _functional(self, operator_of):
+        """What calls an operator of calls that update nothing; None if all do."""
         if any(field.is_required for field in self.operation.updated):
             return None
-        found = _operator(self.name)
+        found = operator_of(self.name)
         return getattr(found, "_op", found)  # which its __call__, in Python, calls and does no more
 
     def _tensor(self, name, value, device):

@@ -39,6 +39,11 @@ def returning_list(*arguments):
     return _results_of([each for each in arguments[:-1] if each is not None], arguments[-1])
 
 
+def of_list(tensors, text):
+    """The kernel of those that take a list, too."""
+    return _results_of(tensors, text)
+
+
 def returning_values(*arguments):
     """The kernel of those that return them one by one."""
     results = returning_list(*arguments)

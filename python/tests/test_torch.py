@@ -111,6 +111,9 @@ def test_kernels_in_python(name):
         updates = operator.name().partition(".")[0].endswith("_")
         kernel = _torch_kernels.returning_values if updates else _torch_kernels.returning_list
         pairs = [*zip(_torch._as_list(kernel(*copies)), _torch._as_list(operator(*arguments)), strict=True)]
+        if not updates:
+            found = _torch_kernels.of_list(_torch._given(copies), copies[-1])
+            pairs += zip(found, _torch._listed(name)(_torch._given(arguments), arguments[-1]), strict=True)
         pairs += [pair for pair in zip(copies, arguments) if isinstance(pair[0], torch.Tensor) and updates]
         assert all(same_bits(array(found), array(right)) for found, right in pairs), wish.call.text
 
@@ -165,6 +168,9 @@ def test_the_operator_is_what_pytorch_expects(name):
             assert others == 0, f"no call of {name} that opcheck can compare"
             continue
         operator, arguments = operator_call(wish)
+        if operator._overloadname == "default":
+            listed, utils = _torch._listed(name), ("test_schema", "test_faketensor")
+            torch.library.opcheck(listed, (_torch._given(arguments), arguments[-1]), test_utils=utils)
         for t in arguments[:-1]:
             if with_gradients and t is not None:
                 t.requires_grad_(is_float(t))
@@ -254,7 +260,11 @@ def test_compiled_and_exported():
             return function(q, k, v, causal=True)
 
     exported = torch.export.export(Module(), (q,))
-    assert torch.equal(exported.module()(q), function(q, k, v, causal=True))
+    leaf, right = q.clone().requires_grad_(), function(q, k, v, causal=True)
+    found = exported.module()(leaf)
+    assert torch.equal(found, right)
+    found.sum().backward()  # it was exported without: the operator in it has them
+    assert leaf.grad.shape == q.shape
 
 
 def test_transforms_of_functions():

@@ -45,6 +45,9 @@ typedef int32_t error;
       (handle, const char *, void (*)(value *, uint64_t, uint64_t), uint64_t))                     \
     X(new_list, "torch_new_list_reserve_size", error, (size_t, handle *))                          \
     X(push_back, "torch_list_push_back", error, (handle, value))                                   \
+    X(list_size, "torch_list_size", error, (handle, size_t *))                                     \
+    X(list_item, "torch_list_get_item", error, (handle, size_t, value *))                          \
+    X(delete_list, "torch_delete_list", error, (handle))                                           \
     X(delete_string, "torch_delete_string", error, (handle))                                       \
     X(string_length, "torch_string_length", error, (handle, size_t *))                             \
     X(string_text, "torch_string_c_str", error, (handle, const char **))                           \
@@ -282,18 +285,34 @@ static ejk_status run_with_string(operator_call *call, handle text) {
     return run(call, characters, length);
 }
 
+/* A tensor becomes an operand; one too many goes, of which the call's text says nothing. */
+static void take_operand(value tensor_, operator_call *call) {
+    const handle tensor = (handle)(uintptr_t)tensor_;
+    if (call->operands == EJKI_CALL_TENSORS)
+        torch.delete_tensor(tensor);
+    else
+        call->handles[call->operands++] = tensor;
+}
+
 /* Takes the tensors that are there off the stack; `inputs` are all values but the text. */
 static void take_operands(const value *stack, uint64_t inputs, operator_call *call) {
     for (uint64_t i = 0; i < inputs; i++) {
         value *box = (value *)(uintptr_t)stack[i];
         if (!box) continue;
-        handle tensor = (handle)(uintptr_t)*box;
+        take_operand(*box, call);
         torch.delete_value(box);
-        if (call->operands == EJKI_CALL_TENSORS)
-            torch.delete_tensor(tensor);
-        else
-            call->handles[call->operands++] = tensor;
     }
+}
+
+/* Takes the tensors of a list, and the list. */
+static void take_list(value list_, operator_call *call) {
+    const handle list = (handle)(uintptr_t)list_;
+    size_t size = 0;
+    value item;
+    torch.list_size(list, &size);
+    for (size_t i = 0; i < size; i++)
+        if (torch.list_item(list, i, &item) == 0) take_operand(item, call);
+    torch.delete_list(list);
 }
 
 /* Results become the caller's. */
@@ -314,12 +333,15 @@ static ejk_status hand_over(operator_call *call, bool as_list, value *out) {
     return EJK_OK;
 }
 
-static void run_operator(value *stack, uint64_t inputs, bool as_list) {
+static void run_operator(value *stack, uint64_t inputs, ejk_torch_form form) {
     operator_call call = {.operands = 0, .results = 0};
     handle text = (handle)(uintptr_t)stack[inputs - 1];
-    take_operands(stack, inputs - 1, &call);
+    if (form == EJK_TORCH_LISTS)
+        take_list(stack[0], &call);
+    else
+        take_operands(stack, inputs - 1, &call);
     ejk_status status = run_with_string(&call, text);
-    if (status == EJK_OK) status = hand_over(&call, as_list, stack);
+    if (status == EJK_OK) status = hand_over(&call, form != EJK_TORCH_VALUES, stack);
     release(&call);
     torch.delete_string(text);
     if (status == EJK_OK) return;
@@ -328,15 +350,26 @@ static void run_operator(value *stack, uint64_t inputs, bool as_list) {
     torch.check(false, "libejkernel", "operators.c", 0, sentence); // throws, through this frame
 }
 
-static void kernel_of_lists(value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)outputs;
-    run_operator(stack, inputs, true);
-}
-
 static void kernel_of_values(value *stack, uint64_t inputs, uint64_t outputs) {
     (void)outputs;
-    run_operator(stack, inputs, false);
+    run_operator(stack, inputs, EJK_TORCH_VALUES);
 }
+
+static void kernel_of_results(value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run_operator(stack, inputs, EJK_TORCH_RESULTS);
+}
+
+static void kernel_of_lists(value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run_operator(stack, inputs, EJK_TORCH_LISTS);
+}
+
+static void (*const kernels[])(value *, uint64_t, uint64_t) = {
+    [EJK_TORCH_VALUES] = kernel_of_values,
+    [EJK_TORCH_RESULTS] = kernel_of_results,
+    [EJK_TORCH_LISTS] = kernel_of_lists,
+};
 
 ejk_status ejk_torch_call(const char *text, void *const *operands, int32_t count, void **results,
                           int32_t *made) {
@@ -416,16 +449,17 @@ ejk_status ejk_torch_start(const char *path, const char *cuda_path, bool *define
     return EJK_OK;
 }
 
-ejk_status ejk_torch_define(const char *name, const char *schema, bool as_list) {
+ejk_status ejk_torch_define(const char *name, const char *schema, ejk_torch_form form) {
     if (!name || !schema) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
+    if ((uint32_t)form > EJK_TORCH_LISTS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "form is %d, expected 0 to %d", (int)form,
+                         EJK_TORCH_LISTS);
     if (!torch.definitions)
         return ejki_fail(EJK_STATUS_UNAVAILABLE,
                          "no PyTorch is in use in which operators can be defined in C");
     EJKI_TRY(check_torch(torch.define(torch.definitions, schema), schema));
     for (int32_t i = 0; i < 2; i++)
-        EJKI_TRY(check_torch(torch.implement(torch.implementations[i], name,
-                                             as_list ? kernel_of_lists : kernel_of_values,
-                                             BUILD_VERSION),
-                             name));
+        EJKI_TRY(check_torch(
+            torch.implement(torch.implementations[i], name, kernels[form], BUILD_VERSION), name));
     return EJK_OK;
 }
