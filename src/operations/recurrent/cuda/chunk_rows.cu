@@ -30,11 +30,6 @@ struct parts {
     float q_norm[REC_CHUNK], k_norm[REC_CHUNK]; /* what rows are multiplied by to be normalised */
 };
 
-/* What all warps of a row have. */
-DEVICE float of_halves(const float (&x)[HALVES][REC_CHUNK], int row) {
-    return HALVES > 1 ? x[0][row] + x[HALVES - 1][row] : x[0][row];
-}
-
 /* ---- Between tokens --------------------------------------------------------------------------------- */
 
 /* Rows 16 warp … of a product of two tiles' rows, columns up to the diagonal. */
@@ -201,63 +196,6 @@ DEVICE float meet_states(const rec_chunked &a, const work &w) {
     return sum_of_lanes(sum, 32);
 }
 
-/* Rows get factors; each one's sum times its row of the tile, over the warp's keys. */
-DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[TILES][4], float (&along)[2]) {
-    along[0] = along[1] = 0;
-#pragma unroll
-    for (int n = 0; n < TILES; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int key = 8 * (first_tile() + n) + threadIdx.x % 4 * 2;
-            const float2 own = widen_pair(load_pair(tile, row + 8 * half, key));
-            along[half] += own.x * x[n][2 * half] + own.y * x[n][2 * half + 1];
-            x[n][2 * half] *= factor[half], x[n][2 * half + 1] *= factor[half];
-        }
-    along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
-}
-
-/* The gradient of a tile's rows, through their normalisation, to its tensor. */
-DEVICE void store_direct(const rec_chunked &a, parts &s, const rec_sequence &q, const work &w, rec_size h, int role,
-                         u32 tile, float (&x)[TILES][4]) {
-    if (a.p.normalise) {
-        const float *norm = role == REC_KEY ? s.k_norm : s.q_norm;
-        float factor[2], along[2], by[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) by[half] = factor[half] = norm[w.row + 8 * half];
-        scale_rows(tile, w.row, factor, x, along);
-        if (threadIdx.x % 4 == 0)
-            for (int half = 0; half < 2; half++) s.along[half_of_warp()][w.row + 8 * half] = along[half];
-        __syncthreads();
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            by[half] *= by[half] * by[half] * of_halves(s.along, w.row + 8 * half);
-#pragma unroll
-        for (int n = 0; n < TILES; n++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int key = 8 * (first_tile() + n) + threadIdx.x % 4 * 2;
-                const float2 own = widen_pair(load_pair(tile, w.row + 8 * half, key));
-                x[n][2 * half] -= own.x * by[half], x[n][2 * half + 1] -= own.y * by[half];
-            }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        u16 *to = direct_row(a, q, w, h, role, w.row + 8 * half);
-        if (!to) continue;
-        to += 8 * first_tile() + threadIdx.x % 4 * 2;
-        if (((u64)to & 2) == 0) {
-#pragma unroll
-            for (int n = 0; n < TILES; n++) *(u32 *)(to + 8 * n) = pack(x[n][2 * half], x[n][2 * half + 1]);
-        } else {
-#pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                const u32 pair = pack(x[n][2 * half], x[n][2 * half + 1]);
-                to[8 * n] = (u16)pair, to[8 * n + 1] = (u16)(pair >> 16);
-            }
-        }
-    }
-}
-
 /* sum += x times rows 16 k … of a tile. */
 DEVICE void multiply_tile(u32 tile, int k, const float (&low)[4], const float (&high)[4], float (&sum)[TILES][4]) {
     u32 left[TERMS][4];
@@ -296,8 +234,7 @@ DEVICE void add_tokens(const parts &s, u32 keys, u32 queries, float scale, float
 
 /* dq and, but for what the cotangent says, dk. */
 DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_sequence &q, rec_size h, u32 keys,
-                      u32 queries, u32 tiles, float *const (&sums)[2], bool is_first, float (&dk)[TILES][4],
-                      float (&beta)[2]) {
+                      u32 queries, u32 tiles, float *const (&sums)[2], float (&dk)[TILES][4], float (&beta)[2]) {
     const int lane = threadIdx.x % 32;
     float dq[TILES][4], factor[2], along[2], since[2];
     const float scale = (float)a.p.scale;
@@ -346,9 +283,9 @@ DEVICE void make_rows(const rec_chunked &a, parts &s, const work &w, const rec_s
         for (int half = 0; half < 2; half++) s.since[half_of_warp()][w.row + 8 * half] = since[half];
     add_tokens(s, keys, queries, scale, dq, dk);
     if (DIRECT & REC_DIRECT_QUERY)
-        store_direct(a, s, q, w, h, REC_QUERY, queries, dq);
+        store_direct(a, q, w, h, REC_QUERY, queries, s.q_norm, s.along, dq);
     else
-        store_rows(sums, REC_SUM_QUERY, !is_first, dq);
+        store_rows(sums, REC_SUM_QUERY, dq);
 }
 
 /* What the cotangent says to dk. */
@@ -392,28 +329,29 @@ DEVICE void return_step(parts &s, const work &w, u32 keys, float (&dk)[TILES][4]
 
 /* Sums of all that passes by a row's gate, by the thread of the row, of two whole warps. */
 DEVICE float gate_of_row(const parts &s, int row) {
-    const int lane = row % 32;
-    float sum = 0, all = 0, since = of_halves(s.since, row), until = of_halves(s.until, row);
+    float sum = 0, all = 0;
     for (int n = 0; n < WARPS; n++) all += s.met[n];
     for (int n = 0; n < (DELTA ? WARPS : 4); n++) sum += row ? s.gate[n][row - 1] : 0;
-    for (int n = 1; n < 32; n *= 2) {
-        const float behind = __shfl_down_sync(~0u, since, n), before = __shfl_up_sync(~0u, until, n);
-        if (lane + n < 32) since += behind;
-        if (lane >= n) until += before;
-    }
-    const float own = __shfl_up_sync(~0u, until, 1);
-    const float other = sum_of_lanes(row < 32 ? of_halves(s.since, row + 32) : of_halves(s.until, row - 32), 32);
-    return sum + since + (lane ? own : 0) + other + s.g.before[REC_CHUNK - 1] * all;
+    return sum + gate_of_states(s.since, s.until, row) + s.g.before[REC_CHUNK - 1] * all;
 }
 
-/* All of a head; of later heads of the block gradients of queries and keys are added to those of the first. */
-DEVICE void make_head(const rec_chunked &a, parts &s, const chunk_of_head &c, u32 keys, u32 queries, u32 tiles,
-                      float *const (&sums)[2], bool is_first) {
+extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(const __grid_constant__ rec_chunked a) {
+    extern __shared__ __align__(128) char memory[];
     const rec_problem &p = a.p;
+    const int thread = threadIdx.x, lane = thread % 32;
+    chunk_of_head c;
+    if (!find_chunk(p, c)) return;
+    const u32 keys = shared_address(memory), queries = keys + TILE, tiles = queries + TILE;
+    parts &s = *(parts *)(memory + 2 * TILE + (TERMS > 1 ? TERMS : 2) * TILE);
     const rec_sequence &q = c.q;
     const rec_size h = c.h;
-    const int thread = threadIdx.x, lane = thread % 32;
+    copy_rows(p, c, REC_KEY, p.key_heads, keys);
+    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
+    cp_async_commit();
     work w = work_of(a, c);
+    add_gates(p, q, c.first, c.rows, h, s.g);
+    cp_async_wait<0>();
+    __syncthreads();
     if (thread < 2 * REC_CHUNK) end_gates(s.g);
     for (int n = thread; n < 4 * REC_CHUNK; n += THREADS) { /* two threads for a row of keys, or of queries */
         const int row = n / 2 % REC_CHUNK;
@@ -439,13 +377,13 @@ DEVICE void make_head(const rec_chunked &a, parts &s, const chunk_of_head &c, u3
     multiply_columns(a, w, rows, values, own_beta, x, x, beta);
     put_between(s, keys, queries, x, beta);
     __syncthreads();
-    make_rows(a, s, w, q, h, keys, queries, tiles, sums, is_first, dk, beta);
+    make_rows(a, s, w, q, h, keys, queries, tiles, rows, dk, beta);
     add_cotangent(a, s, w, keys, tiles, dk);
     if (p.by_step) return_step(s, w, keys, dk);
     if (DIRECT & REC_DIRECT_KEY)
-        store_direct(a, s, q, w, h, REC_KEY, keys, dk);
+        store_direct(a, q, w, h, REC_KEY, keys, s.k_norm, s.along, dk);
     else
-        store_rows(sums, REC_SUM_KEY, !is_first, dk);
+        store_rows(rows, REC_SUM_KEY, dk);
     beta[0] = sum_of_lanes(beta[0], 4), beta[1] = sum_of_lanes(beta[1], 4);
     const float met = meet_states(a, w);
     if (lane == 0) s.met[thread / 32] = met;
@@ -460,26 +398,4 @@ DEVICE void make_head(const rec_chunked &a, parts &s, const chunk_of_head &c, u3
     numbers[REC_D_HEAD] = gate;
     numbers[REC_ALONG_U] = 0;
     numbers[REC_ALONG_X] = DELTA ? 0 : of_halves(s.beta, thread);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, TERMS == 1 ? 2 : 1) rows(const __grid_constant__ rec_chunked a) {
-    extern __shared__ __align__(128) char memory[];
-    const rec_problem &p = a.p;
-    chunk_of_head c;
-    if (!find_chunk(p, c)) return;
-    const u32 keys = shared_address(memory), queries = keys + TILE, tiles = queries + TILE;
-    parts &s = *(parts *)(memory + 2 * TILE + (TERMS > 1 ? TERMS : 2) * TILE);
-    copy_rows(p, c, REC_KEY, p.key_heads, keys);
-    copy_rows(p, c, REC_QUERY, p.query_heads, queries);
-    cp_async_commit();
-    const work w = work_of(a, c);
-    float *const sums[] = {row_of(a, c.q, w, c.h, w.row), row_of(a, c.q, w, c.h, w.row + 8)};
-#pragma unroll 1
-    for (int n = 0; n < HEADS; n++, c.h++, c.place++) {
-        if (n > 0) __syncthreads();
-        add_gates(p, c.q, c.first, c.rows, c.h, s.g);
-        if (n == 0) cp_async_wait<0>();
-        __syncthreads();
-        make_head(a, s, c, keys, queries, tiles, sums, HEADS == 1 || n == 0);
-    }
 }

@@ -288,18 +288,13 @@ template <int own> DEVICE void multiply_state(u32 tile, int k, const u32 (&left)
     }
 }
 
-/* To rows, or added to what the lane has put there before. */
-DEVICE void store_rows(float *const (&rows)[2], int vector, bool adds, const float (&x)[TILES][4]) {
+DEVICE void store_rows(float *const (&rows)[2], int vector, const float (&x)[TILES][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (!rows[half]) continue;
-        float2 *to = (float2 *)(rows[half] + vector * KEY_SIZE + 8 * first_tile() + threadIdx.x % 4 * 2), before[TILES];
+        float2 *to = (float2 *)(rows[half] + vector * KEY_SIZE + 8 * first_tile() + threadIdx.x % 4 * 2);
 #pragma unroll
-        for (int n = 0; n < TILES; n++) before[n] = adds ? to[4 * n] : make_float2(0, 0);
-#pragma unroll
-        for (int n = 0; n < TILES; n++)
-            to[4 * n] = adds ? make_float2(before[n].x + x[n][2 * half], before[n].y + x[n][2 * half + 1])
-                             : make_float2(x[n][2 * half], x[n][2 * half + 1]);
+        for (int n = 0; n < TILES; n++) to[4 * n] = make_float2(x[n][2 * half], x[n][2 * half + 1]);
     }
 }
 
@@ -307,6 +302,85 @@ DEVICE void store_rows(float *const (&rows)[2], int vector, bool adds, const flo
 DEVICE float *row_of(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int row) {
     const rec_size t = rec_token(&a.p, &q, w.first + row);
     return w.first + row < w.steps ? a.sums + ((q.batch * a.p.tokens + t) * a.p.heads + h) * a.width : NULL;
+}
+
+/* What all warps of a row have. */
+DEVICE float of_halves(const float (&x)[HALVES][REC_CHUNK], int row) {
+    return HALVES > 1 ? x[0][row] + x[HALVES - 1][row] : x[0][row];
+}
+
+/* Rows get factors; each one's sum times its row of the tile, over the warp's keys. */
+DEVICE void scale_rows(u32 tile, int row, const float (&factor)[2], float (&x)[TILES][4], float (&along)[2]) {
+    along[0] = along[1] = 0;
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int key = 8 * (first_tile() + n) + threadIdx.x % 4 * 2;
+            const float2 own = widen_pair(load_pair(tile, row + 8 * half, key));
+            along[half] += own.x * x[n][2 * half] + own.y * x[n][2 * half + 1];
+            x[n][2 * half] *= factor[half], x[n][2 * half + 1] *= factor[half];
+        }
+    along[0] = sum_of_lanes(along[0], 4), along[1] = sum_of_lanes(along[1], 4);
+}
+
+/* The gradient of a tile's rows, through their normalisation by `norm`, to its tensor. */
+DEVICE void store_direct(const rec_chunked &a, const rec_sequence &q, const work &w, rec_size h, int role, u32 tile,
+                         const float *norm, float (&alongs)[HALVES][REC_CHUNK], float (&x)[TILES][4]) {
+    if (a.p.normalise) {
+        float factor[2], along[2], by[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) by[half] = factor[half] = norm[w.row + 8 * half];
+        scale_rows(tile, w.row, factor, x, along);
+        if (threadIdx.x % 4 == 0)
+            for (int half = 0; half < 2; half++) alongs[half_of_warp()][w.row + 8 * half] = along[half];
+        __syncthreads();
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            by[half] *= by[half] * by[half] * of_halves(alongs, w.row + 8 * half);
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int key = 8 * (first_tile() + n) + threadIdx.x % 4 * 2;
+                const float2 own = widen_pair(load_pair(tile, w.row + 8 * half, key));
+                x[n][2 * half] -= own.x * by[half], x[n][2 * half + 1] -= own.y * by[half];
+            }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        u16 *to = direct_row(a, q, w, h, role, w.row + 8 * half);
+        if (!to) continue;
+        to += 8 * first_tile() + threadIdx.x % 4 * 2;
+        if (((u64)to & 2) == 0) {
+#pragma unroll
+            for (int n = 0; n < TILES; n++) *(u32 *)(to + 8 * n) = pack(x[n][2 * half], x[n][2 * half + 1]);
+        } else {
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                const u32 pair = pack(x[n][2 * half], x[n][2 * half + 1]);
+                to[8 * n] = (u16)pair, to[8 * n + 1] = (u16)(pair >> 16);
+            }
+        }
+    }
+}
+
+/*
+ * What passes by a row's gate from the state to rows from its own on, and from rows before it to the state behind, by
+ * the thread of the row, of two whole warps.
+ */
+DEVICE float gate_of_states(const float (&since_of)[HALVES][REC_CHUNK], const float (&until_of)[HALVES][REC_CHUNK],
+                            int row) {
+    const int lane = row % 32;
+    float since = of_halves(since_of, row), until = of_halves(until_of, row);
+    for (int n = 1; n < 32; n *= 2) {
+        const float behind = __shfl_down_sync(~0u, since, n), before = __shfl_up_sync(~0u, until, n);
+        if (lane + n < 32) since += behind;
+        if (lane >= n) until += before;
+    }
+    const float own = __shfl_up_sync(~0u, until, 1);
+    const float other = sum_of_lanes(row < 32 ? of_halves(since_of, row + 32) : of_halves(until_of, row - 32), 32);
+    return since + (lane ? own : 0) + other;
 }
 
 DEVICE work work_of(const rec_chunked &a, const chunk_of_head &c) {

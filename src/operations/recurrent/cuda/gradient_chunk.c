@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients in chunks on GPUs: chunk_prepare.cu, chunk_scan.cu, which keeps states, chunk_back.cu and chunk_rows.cu, of
- * which the first and last are others with decays of key channels; gradient_sums.cu, as for gradients token by token.
+ * which the first and last are others with decays of key channels, and the last of sums in one piece; gradient_sums.cu,
+ * as for gradients token by token.
  */
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
@@ -28,26 +29,45 @@ static rec_walk back_of(const rec_problem *p) {
                       p->update == REC_DELTA ? pieces_of(p) : 0, false};
 }
 
-/* Shared memory of chunk_rows.cu, or of chunk_rows_key.cu. */
+/* Which kernel makes rows: of decays of key channels, of sums in one piece, or of all others. */
+typedef enum rows_kind { ROWS_KEY, ROWS_SUM, ROWS_OTHER } rows_kind;
+static rows_kind rows_kind_of(const rec_problem *p) {
+    if (p->key_decay) return ROWS_KEY;
+    return p->update == REC_ADD && pieces_of(p) == 1 ? ROWS_SUM : ROWS_OTHER;
+}
+
+/* Shared memory of that. */
 static int64_t rows_bytes(const rec_problem *p) {
     const int64_t tile = rec_tile_bytes(p->key_size);
     const int64_t square = REC_CHUNK * REC_CHUNK_PITCH * 4;
-    const int64_t rows = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4 + 20 * 4) + 8 * 4;
-    if (p->key_decay)
+    const int64_t blocks = REC_TILES * (2 * 256 + 2 * 16 + 1) * 4;
+    const int64_t gates = REC_CHUNK * (8 + 4 + 2 * 4 + 5 * 4);
+    switch (rows_kind_of(p)) {
+    case ROWS_KEY:
         return 2 * tile + 2 * square + (4 * (p->key_size + 4) + 6) * REC_CHUNK * 4 +
                8 * p->key_size * 4 + 8 * 2 * REC_CHUNK_THREADS * 4;
-    return 2 * tile + ejki_max(pieces_of(p), 2) * tile + 2 * square + ejki_round_up(rows, 16);
+    case ROWS_SUM:
+        return 4 * tile + 2 * rec_tile_bytes(64) +
+               ejki_round_up(blocks + 2 * gates + REC_CHUNK * 12 * 4 + 8 * 4 + 512, 16);
+    default:
+        return 2 * tile + ejki_max(pieces_of(p), 2) * tile + 2 * square +
+               ejki_round_up(gates + REC_CHUNK * 20 * 4 + 8 * 4, 16);
+    }
 }
 
-/* Two warps for 16 rows, but for sums with decays of heads, where keys say nothing. */
+/* Two warps for 16 rows, but for sums in several pieces, where keys say nothing. */
 static int32_t rows_threads(const rec_problem *p) {
-    return (p->key_decay || p->update == REC_DELTA ? 2 : 1) * REC_CHUNK_THREADS;
+    const bool is_alone = rows_kind_of(p) == ROWS_OTHER && p->update == REC_ADD;
+    return (is_alone ? 1 : 2) * REC_CHUNK_THREADS;
 }
 
-/* Heads of a block of these, of those that share queries and keys. More than one are of sums with decays of heads. */
+/*
+ * Heads of a block of these, of those that share queries and keys: more than one of sums in one piece whose values are
+ * one slab, since registers hold sums of either heads or slabs.
+ */
 static int32_t rows_heads(const rec_problem *p) {
-    int32_t heads = 4;
-    if (p->key_decay || p->update == REC_DELTA || p->heads == 0) return 1;
+    int32_t heads = 16;
+    if (rows_kind_of(p) != ROWS_SUM || p->heads == 0 || p->value_size > 64) return 1;
     while (p->heads / p->query_heads % heads || p->heads / p->key_heads % heads) heads /= 2;
     return heads;
 }
@@ -116,6 +136,16 @@ static int direct_of(const rec_problem *p) {
            (p->value_heads == p->heads ? REC_DIRECT_VALUE : 0) | (is_gate ? REC_DIRECT_GATE : 0);
 }
 
+static void want_rows(const rec_problem *p, const ejki_cuda_constants *constants,
+                      ejki_cuda_kernels *kernels) {
+    static const char *const texts[] = {"operations/recurrent/cuda/chunk_rows_key.cu",
+                                        "operations/recurrent/cuda/chunk_rows_sum.cu",
+                                        "operations/recurrent/cuda/chunk_rows.cu"};
+    static const char *const names[] = {"rows_key", "rows_sum", "rows"};
+    const rows_kind kind = rows_kind_of(p);
+    ejki_cuda_want(kernels, ROWS, texts[kind], names[kind], constants);
+}
+
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     const rec_problem *p = problem;
@@ -130,7 +160,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     EJKI_TRY(rec_layout_of(p, &back, launch->device, &of_back));
     if (!p->key_decay) ejki_cuda_add(&rows, "DIRECT", direct_of(p));
     ejki_cuda_add(&rows, "WARPS", rows_threads(p) / 32);
-    if (!p->key_decay) ejki_cuda_add(&rows, "HEADS", rows_heads(p));
+    if (rows_kind_of(p) == ROWS_SUM) ejki_cuda_add(&rows, "HEADS", rows_heads(p));
     ejki_cuda_add(&first, "BACK", 1);
     ejki_cuda_add(&first, "SQUARE", of_keep.wide);
     if (p->key_decay) {
@@ -139,16 +169,13 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
         ejki_cuda_add(&rows, "BEFORE", p->read == REC_BEFORE);
     }
     ejki_cuda_add(&sums, "PARTS", rec_cuda_parts(p));
-    if (p->key_decay) {
+    if (p->key_decay)
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_key.cu",
                        "prepare_key", &first);
-        ejki_cuda_want(&kernels, ROWS, "operations/recurrent/cuda/chunk_rows_key.cu", "rows_key",
-                       &rows);
-    } else {
+    else
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
                        &first);
-        ejki_cuda_want(&kernels, ROWS, "operations/recurrent/cuda/chunk_rows.cu", "rows", &rows);
-    }
+    want_rows(p, &rows, &kernels);
     want_walks(p, &of_keep, &of_back, &kernels);
     ejki_cuda_want(&kernels, SPREAD, "operations/recurrent/cuda/gradient_sums.cu", "spread", &sums);
     ejki_cuda_want(&kernels, TOTAL, "operations/recurrent/cuda/gradient_sums.cu", "total", &sums);
