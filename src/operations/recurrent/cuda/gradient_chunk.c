@@ -10,6 +10,7 @@
 #include "operations/recurrent/cuda/gradient.cuh"
 
 enum { PREPARE, KEEP, BACK, ROWS, SPREAD, TOTAL };
+enum { LEAST_BLOCKS = 256 };
 
 /* Pieces of what is multiplied: gradients in floats have their precision; that of a bonus is of no rounded operand. */
 static int64_t pieces_of(const rec_problem *p) {
@@ -63,12 +64,13 @@ static int32_t rows_threads(const rec_problem *p) {
 
 /*
  * Heads of a block of these, of those that share queries and keys: more than one of sums in one piece whose values are
- * one slab, since registers hold sums of either heads or slabs.
+ * one slab, since registers hold sums of either heads or slabs; two where blocks would be too few for a GPU.
  */
 static int32_t rows_heads(const rec_problem *p) {
     int32_t heads = 16;
     if (rows_kind_of(p) != ROWS_SUM || p->heads == 0 || p->value_size > 64) return 1;
     while (p->heads / p->query_heads % heads || p->heads / p->key_heads % heads) heads /= 2;
+    while (heads > 2 && rec_chunks(p) * (p->heads / heads) < LEAST_BLOCKS) heads /= 2;
     return heads;
 }
 
