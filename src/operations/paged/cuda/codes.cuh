@@ -9,12 +9,17 @@
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/stored.cuh"
 
-/* Bytes of a row in shared memory; piece c of row r lies at c ^ (r mod 8). */
+/* Bytes of a row in shared memory; piece c of row r lies at c ^ turn_of(r). */
 constexpr __host__ __device__ int coded_pitch(int dim) {
     return round_up(dim, 128);
 }
+/* So that two pieces of each of four neighbouring rows, or of every other of eight, lie in different banks. That of
+ * r ^ s is that of r ^ that of s. */
+constexpr __host__ __device__ int turn_of(int row) {
+    return (row << 1 & 6) ^ (row & 4 ? 3 : 0);
+}
 DEVICE u32 coded_piece(u32 rows, int pitch, int row, int piece) {
-    return rows + row * pitch + ((piece ^ (row & 7)) << 4);
+    return rows + row * pitch + ((piece ^ turn_of(row)) << 4);
 }
 
 /* ---- Two at a time ---------------------------------------------------------------------------------- */
@@ -58,16 +63,17 @@ DEVICE void look_for_nonfinite(u32 word, u32 &seen) {
 #endif
 }
 
-/* Eight elements of codes in shared memory. */
-DEVICE uint4 load_codes(u32 from, u32 &seen) {
-    u32 x, y;
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
-    look_for_nonfinite(x, seen);
-    look_for_nonfinite(y, seen);
-    return make_uint4(pair_of_codes(x, 0), pair_of_codes(x, 1), pair_of_codes(y, 0), pair_of_codes(y, 1));
+/* Eight codes in shared memory. */
+DEVICE uint2 load_codes(u32 from, u32 &seen) {
+    uint2 x;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+    look_for_nonfinite(x.x, seen);
+    look_for_nonfinite(x.y, seen);
+    return x;
 }
-DEVICE uint4 load_codes(u32 rows, int pitch, int row, int eight, u32 &seen) {
-    return load_codes(coded_piece(rows, pitch, row, eight / 2) + eight % 2 * 8, seen);
+DEVICE uint4 elements_of(uint2 codes) {
+    return make_uint4(pair_of_codes(codes.x, 0), pair_of_codes(codes.x, 1), pair_of_codes(codes.y, 0),
+                      pair_of_codes(codes.y, 1));
 }
 
 /* A piece byte by byte. */

@@ -25,7 +25,8 @@ struct few_rows : softmax_rows {
     uint4 query[HALVES][HEAD_STEPS];
     int row[HALVES], h[HALVES], low[HALVES], high[HALVES];
     float factor[HALVES]; /* what scores are multiplied by */
-    float value_unit;     /* with scales of rows: a power of 2 that weights are relative to, besides */
+    /* With scales of rows: a power of 2 that weights are relative to, besides, and 1 by it. */
+    float value_unit, value_back;
     u32 seen;                       /* as look_for_nonfinite() has it */
 };
 
@@ -94,21 +95,20 @@ DEVICE void scale_scores(const few_rows &rows, const float (&scale)[4], float (&
 }
 
 /* Weights times the scales of their values, relative to a unit that keeps them in float16's range. */
-DEVICE void scale_weights(few_rows &rows, const float (&scale)[4], float (&z)[2][4], float (&out)[WIDTH][4]) {
+DEVICE void scale_weights(few_rows &rows, const float (&scale)[4], float (&z)[2][4], row_sums &out) {
     const float most = fmaxf(fmaxf(fabsf(scale[0]), fabsf(scale[1])), fmaxf(fabsf(scale[2]), fabsf(scale[3])));
     if (__any_sync(~0u, most > 16 * rows.value_unit)) {
         const int exponent = __float_as_int(larger_of_lanes(most, 32)) >> 23;
         const float unit = __int_as_float((exponent < 27 ? 27 : lesser(exponent, 227)) << 23);
-        const float kept = rows.value_unit / unit;
-        rows.value_unit = unit;
+        const float back = __int_as_float((254 << 23) - __float_as_int(unit)), kept = rows.value_unit * back;
+        rows.value_unit = unit, rows.value_back = back;
 #pragma unroll
-        for (int k = 0; k < 2 * HALVES; k += 2) rescale_sums(out, k, kept);
+        for (int half = 0; half < HALVES; half++) rescale_sums(out, half, make_float2(kept, kept));
     }
-    const float back = rows.value_unit == 0 ? 0 : 1 / rows.value_unit;
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-        for (int k = 0; k < 2 * HALVES; k++) z[n][k] *= scale[2 * n + k % 2] * back;
+        for (int k = 0; k < 2 * HALVES; k++) z[n][k] *= scale[2 * n + k % 2] * rows.value_back;
 }
 
 /* Scores of what is visible, but for the folded scale; -inf of all else. */
@@ -280,15 +280,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
     f.unit = c;
     f.key = c.first + KEYS * warp - KEYS * WARPS;
     f.turn = 31; /* asks */
+    if (SCALED == 2) {
+        const paged_cache &own = cache_of_lane(p);
+        f.scales = own.scale + threadIdx.x % KEYS * own.scale_token;
+        f.scale_page = own.scale_page;
+    }
     find_block(p, f);
 #pragma unroll 1
     for (int n = 0; n < STAGES; n++) fetch_block(p, f, ring + n * RING_STAGE_BYTES, aligned);
     tell_others(READ);
+    const lane_places at = lane_places_of();
     u32 stage = ring;
     few_rows rows;
     folded_parts folded;
     folded.first = -1;
-    float out[WIDTH][4], unit[HALVES];
+    row_sums out;
+    float unit[HALVES];
 #pragma unroll
     for (int half = 0; half < HALVES; half++) unit[half] = FOLDED ? (float)p.scale * LOG2_E : LOG2_E;
     int all_begin = 0, rows_end = 0; /* keys that all rows see */
@@ -302,28 +309,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
             rows_end = narrowed(paged_high(&p, &c.q.s, c.tile * ROWS / group_of(p)));
         }
         const int all_end = lesser(rows_end, c.last);
-        rows.seen = 0, rows.value_unit = 0;
-        clear(out);
+        rows.seen = 0, rows.value_unit = rows.value_back = 0;
+        clear_sums(out);
         clear_softmax(rows);
 #pragma unroll 1
         for (int j0 = c.first + KEYS * warp; j0 < c.last; j0 += KEYS * WARPS) {
-            pieces x;
+            block_of_keys x;
             float z[2][4], key_scales[4], value_scales[4];
             cp_async_wait<STAGES - 1>();
             __syncwarp();
-            take_stage_keys(x, stage, rows.seen);
+            take_stage_keys(x, at, stage, rows.seen);
             if (SCALED == 2) take_scales(key_scales, stage, 0);
-            multiply(z, rows.query, x);
+            multiply(z, rows.query, x.x);
             if (SCALED || QUERY != ELEMENT) scale_scores(rows, key_scales, z);
             const bool edge = j0 < all_begin || j0 + KEYS > all_end;
             if (edge || !FOLDED) mask_scores(p, c, rows, j0, edge, z);
-            online_softmax(rows, unit, z, [&](int k, float scale) { rescale_sums(out, k, scale); });
-            take_stage_values(x, stage, rows.seen);
+            online_softmax(rows, unit, z, [&](int half, float scale) { rescale_sums(out, half, of_sums(scale)); });
+            take_stage_values(x, at, stage, rows.seen);
             if (SCALED == 2) take_scales(value_scales, stage, 1);
             __syncwarp();
             fetch_block(p, f, stage, aligned);
             if (SCALED == 2) scale_weights(rows, value_scales, z, out);
-            add_values(z, x, out);
+            add_stage_values(z, x, out);
             stage = stage == ring + (STAGES - 1) * RING_STAGE_BYTES ? ring : stage + RING_STAGE_BYTES;
         }
         /* What codes for other than finite numbers have become is made once more. */
@@ -332,7 +339,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
             for (int half = 0; half < HALVES; half++) rows.sum[half] = __int_as_float(0x7fffffff);
         if (SCALED == 2)
 #pragma unroll
-            for (int k = 0; k < 2 * HALVES; k += 2) rescale_sums(out, k, rows.value_unit);
+            for (int half = 0; half < HALVES; half++)
+                rescale_sums(out, half, make_float2(rows.value_unit, rows.value_unit));
         wait_for_others(READ);
         leave(left, rows, rows.base, out);
         __syncwarp();

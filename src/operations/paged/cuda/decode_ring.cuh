@@ -16,8 +16,10 @@
  * a unit to the next of the same rows. */
 struct fetcher {
     unit_cursor unit;
-    int key, turn;    /* the block's first; blocks since pages were asked for */
-    paged_size entry; /* of the page of the lane's key, or of its block */
+    int key, turn;       /* the block's first; blocks since pages were asked for */
+    paged_size entry;    /* of the page of the lane's key, or of its block */
+    const float *scales; /* with those of rows: of the lane's row of page 0 and head 0 */
+    paged_size scale_page;
 };
 
 DEVICE void ask_for_pages(const paged_problem &p, fetcher &f) {
@@ -59,7 +61,7 @@ DEVICE void fetch_rows(const paged_cache &c, bool aligned, int head, paged_size 
     enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE, PIECES = dim / PIECE };
     const u8 *data = (const u8 *)c.data + head * c.head * SIZE;
     const i64 own = page < 0 ? NO_PLACE : page * c.page + row * c.token;
-#pragma unroll
+#pragma unroll(WHOLE ? 1 : KEYS * PIECES / 32)
     for (int n = 0; n < KEYS * PIECES / 32; n++) {
         const int index = n * 32 + threadIdx.x % 32, key = index / PIECES, piece = index % PIECES;
         const i64 at = __shfl_sync(~0u, own, key);
@@ -84,8 +86,10 @@ DEVICE void fetch_whole_rows(const paged_cache &c, int head, paged_size first, p
     const int key = threadIdx.x % 32 / PIECES, piece = threadIdx.x % PIECES;
     const u8 *from = (const u8 *)c.data + (first + head * c.head + key * c.token + piece * PIECE) * SIZE;
     const i64 step = TOGETHER * c.token * SIZE;
+    const u32 to = where(key, piece);
 #pragma unroll
-    for (int n = 0; n < KEYS; n += TOGETHER, from += step) copy_whole_piece(where(n + key, piece), from);
+    for (int n = 0; n < KEYS; n += TOGETHER, from += step)
+        copy_whole_piece(CODE ? (to ^ turn_of(n) << 4) + n * coded_pitch(dim) : where(n + key, piece), from);
 }
 
 /* Whether it can be used: a warp then copies whole rows at a time. */
@@ -94,11 +98,15 @@ constexpr __host__ __device__ bool has_whole_rows(int dim) {
 }
 
 /* Scales of a block's rows: half of the lanes have those of the keys, half those of the values. */
-DEVICE void fetch_scales(const paged_problem &p, int head, paged_size page, int row, u32 to) {
-    const bool is_value = threadIdx.x % 32 >= KEYS;
-    const paged_cache &c = is_value ? p.value : p.key;
-    const float *from = c.scale + (page < 0 ? 0 : page * c.scale_page + row * c.scale_token + head * c.scale_head);
-    copy_float(to + threadIdx.x % 32 * 4, from, page >= 0);
+DEVICE const paged_cache &cache_of_lane(const paged_problem &p) {
+    return threadIdx.x % 32 < KEYS ? p.key : p.value;
+}
+DEVICE void fetch_scales(const paged_problem &p, const fetcher &f, paged_size page, int first, u32 to) {
+    const bool is_value = threadIdx.x % 32 >= KEYS, there = page >= 0;
+    const paged_size head = f.unit.head * (is_value ? p.value.scale_head : p.key.scale_head);
+    const paged_size token = is_value ? p.value.scale_token : p.key.scale_token;
+    const float *from = f.scales + head + (PAGE_ROWS == KEYS ? 0 : first * token);
+    copy_float(to + threadIdx.x % 32 * 4, there ? from + page * f.scale_page : f.scales, there);
 }
 
 #if CODE
@@ -124,7 +132,7 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
     if (f.unit.left > 0) {
         const int lane = threadIdx.x % 32, head = f.unit.head, key = f.key + lane % KEYS;
         const paged_size entry = WHOLE ? __shfl_sync(~0u, f.entry, f.turn) : f.entry;
-        const int first = WHOLE ? (int)((u32)f.key % page_rows(p)) : 0; /* in the page */
+        const int first = WHOLE ? (int)((u32)f.key % page_rows(p)) : 0; /* row of the page */
         const int row = WHOLE ? first + lane % KEYS : (int)((u32)key % page_rows(p));
         paged_size page = entry;
         if (has_whole_rows(HEAD_DIM) && has_whole_rows(VALUE_DIM) && aligned && f.key >= f.unit.q.low &&
@@ -136,7 +144,7 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
             fetch_rows<HEAD_DIM>(p.key, aligned, head, page, row, key_at);
             fetch_rows<VALUE_DIM>(p.value, aligned, head, page, row, value_at);
         }
-        if (SCALED == 2) fetch_scales(p, head, page, row, stage + RING_BYTES);
+        if (SCALED == 2) fetch_scales(p, f, page, row - lane % KEYS, stage + RING_BYTES);
         find_block(p, f);
     }
     cp_async_commit();
@@ -144,31 +152,71 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
 
 /* ---- Out of it -------------------------------------------------------------------------------------- */
 
-/* Keys, and values, of a stage; `seen` as look_for_nonfinite() has it. */
-DEVICE void take_stage_keys(pieces &x, u32 stage, u32 &seen) {
+/* Where the lane's first eight codes of keys and of values are in a stage. */
+struct lane_places {
+    u32 key, value;
+};
+DEVICE lane_places lane_places_of() {
+    lane_places at = {0, 0};
 #if CODE
+    const int group = threadIdx.x % 32 / 4, own = threadIdx.x % 4;
+    at.key = ring_key(0, key_row(0), own / 2) + own % 2 * 8;
+    at.value = ring_value(0, value_row(0), group / 2) + group % 2 * 8;
+    asm volatile("" : "+r"(at.key), "+r"(at.value)); /* not to be made anew for each block */
+#endif
+    return at;
+}
+
+#if CODE
+/* Pieces of keys, and codes of values. */
+struct block_of_keys {
+    pieces x;
+    uint2 value[4][VALUE_STEPS];
+};
+
+/* Keys, and values, of a stage; `seen` as look_for_nonfinite() has it. Stages begin at multiples of 128 bytes, so that
+ * pieces turn by bits of the address. */
+DEVICE void take_stage_keys(block_of_keys &b, lane_places at, u32 stage, u32 &seen) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int c = 0; c < HEAD_STEPS; c++)
-            x.key[n][c] = load_codes(stage, coded_pitch(HEAD_DIM), key_row(n), 4 * c + threadIdx.x % 4, seen);
-#else
-    take_keys(x, stage);
-#endif
+            b.x.key[n][c] = elements_of(load_codes(
+                ((stage + at.key) ^ c % 4 << 5) + n * 8 * coded_pitch(HEAD_DIM) + c / 4 * 128, seen));
 }
-
-DEVICE void take_stage_values(pieces &x, u32 stage, u32 &seen) {
-#if CODE
+DEVICE void take_stage_values(block_of_keys &b, lane_places at, u32 stage, u32 &seen) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int h = 0; h < VALUE_STEPS; h++)
-            x.value[n][h] = load_codes(stage + RING_KEY_BYTES, coded_pitch(VALUE_DIM), value_row(n),
-                                       8 * h + threadIdx.x % 32 / 4, seen);
-#else
-    take_values(x, stage);
-#endif
+            b.value[n][h] = load_codes(((stage + at.value) ^ (h % 2 << 6 | turn_of(n % 2) << 4)) +
+                                           (n % 2 + n / 2 * 8) * coded_pitch(VALUE_DIM) + h / 2 * 128,
+                                       seen);
 }
+DEVICE void add_stage_values(const float (&z)[2][4], const block_of_keys &b, row_sums &out) {
+    add_turned_values(z, out, [&](int h, int n, u32(&left)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            const uint2 low = b.value[i][h], high = b.value[i + 1][h];
+            const u32 both = __byte_perm(n < 2 ? low.x : low.y, n < 2 ? high.x : high.y, n % 2 ? 0x7362 : 0x5140);
+            left[i] = pair_of_codes(both, 0), left[i + 1] = pair_of_codes(both, 1);
+        }
+    });
+}
+#else
+struct block_of_keys {
+    pieces x;
+};
+DEVICE void take_stage_keys(block_of_keys &b, lane_places, u32 stage, u32 &) {
+    take_keys(b.x, stage);
+}
+DEVICE void take_stage_values(block_of_keys &b, lane_places, u32 stage, u32 &) {
+    take_values(b.x, stage);
+}
+DEVICE void add_stage_values(const float (&z)[2][4], const block_of_keys &b, row_sums &out) {
+    add_values(z, b.x, out);
+}
+#endif
 
 /* What scores, or weights, of the lane's keys are multiplied by: `which` 0 of the keys, 1 of the values. */
 DEVICE void take_scales(float (&scale)[4], u32 stage, int which) {

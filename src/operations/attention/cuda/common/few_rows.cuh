@@ -19,8 +19,11 @@ enum {
     VALUE_STEPS = VALUE_DIM / 64,
     KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
     STAGE_BYTES = KEY_BYTES + KEYS * pitch_of(VALUE_DIM) * 2,
-    WIDTH = VALUE_DIM / 8, /* eights of the output */
+    WIDTH = VALUE_DIM / 16, /* sixteens of the output */
 };
+
+/* Sums are turned: a lane has of rows 2 t and 2 t + 1, and of 8 more, elements 2 n and 2 n + 1 of its pieces 8 h + g. */
+typedef float row_sums[HALVES][WIDTH][4];
 
 /* ---- A block of keys ------------------------------------------------------------------------------------- */
 
@@ -76,7 +79,10 @@ DEVICE void clear_softmax(softmax_rows &rows) {
     }
 }
 
-/* Two chains of products, of even and of odd steps. */
+/*
+ * Two chains of products, of even and of odd steps. Of no more than 8 rows both have the same left operand, whose second
+ * eight rows are the first ones' other coordinates; the other half of each product is of no use.
+ */
 DEVICE void multiply(float (&z)[2][4], const uint4 (&query)[HALVES][HEAD_STEPS], const pieces &x) {
     float odd[2][4];
 #pragma unroll
@@ -86,23 +92,24 @@ DEVICE void multiply(float (&z)[2][4], const uint4 (&query)[HALVES][HEAD_STEPS],
 #pragma unroll
     for (int c = 0; c < HEAD_STEPS; c++) {
         const uint4 low = query[0][c];
-        const uint4 high = HALVES == 2 ? query[HALVES - 1][c] : make_uint4(0, 0, 0, 0);
+        const uint4 high = query[HALVES - 1][c];
+        const u32 both[4] = {low.x, low.z, low.y, low.w};
         const u32 first[4] = {low.x, high.x, low.y, high.y};
         const u32 second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            mma(z[n], first, x.key[n][c].x, x.key[n][c].y);
-            mma(odd[n], second, x.key[n][c].z, x.key[n][c].w);
+            mma(z[n], HALVES == 1 ? both : first, x.key[n][c].x, x.key[n][c].y);
+            mma(odd[n], HALVES == 1 ? both : second, x.key[n][c].z, x.key[n][c].w);
         }
     }
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-        for (int k = 0; k < 2 * HALVES; k++) z[n][k] += odd[n][k];
+        for (int k = 0; k < 2 * HALVES; k++) z[n][k] += odd[n][HALVES == 1 ? k + 2 : k];
 }
 
 /*
- * Online softmax; rescale(k, factor) does that to sums k and k + 1 of each eight. A row is rescaled only where its max
+ * Online softmax; rescale(half, factor) does that to sums, of the lane's row. A row is rescaled only where its max
  * has risen by 8 in log 2 or more: weights then stay below 2^8. The row decides that by itself, whichever others there
  * are.
  */
@@ -120,7 +127,7 @@ DEVICE void online_softmax(softmax_rows &rows, const float (&unit)[HALVES], floa
             const float scale = own ? power_of_2(rows.base[half] - top) : 1;
             if (own) rows.base[half] = top;
             rows.sum[half] *= scale;
-            rescale(k, scale);
+            rescale(half, scale);
         }
         const float base = rows.base[half] == NEG_INF ? 0 : rows.base[half];
 #pragma unroll
@@ -133,32 +140,52 @@ DEVICE void online_softmax(softmax_rows &rows, const float (&unit)[HALVES], floa
     }
 }
 
-DEVICE void rescale_sums(float (&out)[WIDTH][4], int k, float scale) {
+DEVICE void clear_sums(row_sums &out) {
 #pragma unroll
-    for (int n = 0; n < WIDTH; n++) out[n][k] *= scale, out[n][k + 1] *= scale;
+    for (int half = 0; half < HALVES; half++) clear(out[half]);
 }
 
-DEVICE void add_values(const float (&z)[2][4], const pieces &x, float (&out)[WIDTH][4]) {
-    u32 left[4];
-    pack_left(left, z[0], z[1]);
-    if (HALVES == 1) left[1] = left[3] = 0;
+/* A number that lanes have of their rows, for the rows of the lane's sums. */
+DEVICE float2 of_sums(float x) {
+    const int lane = threadIdx.x % 4 * 8;
+    return make_float2(__shfl_sync(~0u, x, lane), __shfl_sync(~0u, x, lane + 4));
+}
+
+DEVICE void rescale_sums(row_sums &out, int half, float2 scale) {
 #pragma unroll
-    for (int h = 0; h < VALUE_STEPS; h++) {
-        const uint4 *v[4] = {&x.value[0][h], &x.value[1][h], &x.value[2][h], &x.value[3][h]};
+    for (int n = 0; n < WIDTH; n++)
+        out[half][n][0] *= scale.x, out[half][n][1] *= scale.y, out[half][n][2] *= scale.x, out[half][n][3] *= scale.y;
+}
+
+/*
+ * Values turned are the left operand: rows are few, and none of a product's 16 are without use. left_of(h, n, left)
+ * gives elements 2 n and 2 n + 1 of piece 8 h + g of the lane's keys.
+ */
+template <class source> DEVICE void add_turned_values(const float (&z)[2][4], row_sums &out, source left_of) {
+    u32 weights[4];
+    pack_left(weights, z[0], z[1]);
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const u32 which = e % 2 ? 0x7632 : 0x5410;
-            u32 pair[4];
+    for (int h = 0; h < VALUE_STEPS; h++)
 #pragma unroll
-            for (int n = 0; n < 4; n++)
-                pair[n] = e / 2 == 0   ? v[n]->x
-                          : e / 2 == 1 ? v[n]->y
-                          : e / 2 == 2 ? v[n]->z
-                                       : v[n]->w;
-            mma(out[8 * h + e], left, __byte_perm(pair[0], pair[1], which),
-                __byte_perm(pair[2], pair[3], which));
+        for (int n = 0; n < 4; n++) {
+            u32 left[4];
+            left_of(h, n, left);
+#pragma unroll
+            for (int half = 0; half < HALVES; half++) mma(out[half][4 * h + n], left, weights[half], weights[2 + half]);
         }
-    }
+}
+DEVICE void add_values(const float (&z)[2][4], const pieces &x, row_sums &out) {
+    add_turned_values(z, out, [&](int h, int n, u32(&left)[4]) {
+        u32 word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint4 &v = x.value[i][h];
+            word[i] = n == 0 ? v.x : n == 1 ? v.y : n == 2 ? v.z : v.w;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            left[i] = __byte_perm(word[i & 2], word[(i & 2) + 1], i % 2 ? 0x7632 : 0x5410);
+    });
 }
 
 /* ---- Combining warps ------------------------------------------------------------------------------------- */
@@ -167,27 +194,25 @@ DEVICE void add_values(const float (&z)[2][4], const pieces &x, float (&out)[WID
  * Partial results of the warps, in shared memory: sums [WARPS][ROWS][VALUE_DIM], then maxima and sums [WARPS][ROWS]
  * of both. `base` is what the sums of values are relative to.
  */
-DEVICE void leave(float *memory, const softmax_rows &rows, const float (&base)[HALVES], const float (&out)[WIDTH][4]) {
+DEVICE void leave(float *memory, const softmax_rows &rows, const float (&base)[HALVES], const row_sums &out) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *ends = memory + WARPS * ROWS * VALUE_DIM;
 #pragma unroll
     for (int half = 0; half < HALVES; half++) {
-        const int row = warp * ROWS + lane / 4 + 8 * half;
+        const int row = warp * ROWS + lane / 4 + 8 * half, own = warp * ROWS + lane % 4 * 2 + 8 * half;
         const float max = larger_of_lanes(rows.max[half], 4), sum = sum_of_lanes(rows.sum[half], 4);
         const float least = max == NEG_INF ? 0 : max;
-        const float scale = power_of_2(base[half] - least);
+        const float2 scale = of_sums(power_of_2(base[half] - least));
         if (lane % 4 == 0) ends[2 * row] = max, ends[2 * row + 1] = sum * power_of_2(rows.base[half] - least);
 #pragma unroll
-        for (int h = 0; h < WIDTH / 8; h++)
+        for (int n = 0; n < WIDTH; n += 2)
 #pragma unroll
-            for (int k = 0; k < 2; k++)
-#pragma unroll
-                for (int e = 0; e < 8; e += 4) {
-                    const int n = 8 * h + e, i = 2 * half + k;
-                    *(float4 *)(memory + row * VALUE_DIM + 64 * h + 8 * (lane % 4 * 2 + k) + e) =
-                        make_float4(out[n][i] * scale, out[n + 1][i] * scale, out[n + 2][i] * scale,
-                                    out[n + 3][i] * scale);
-                }
+            for (int k = 0; k < 2; k++) {
+                const float factor = k ? scale.y : scale.x;
+                const float(&x)[4] = out[half][n], (&y)[4] = out[half][n + 1];
+                *(float4 *)(memory + (own + k) * VALUE_DIM + n / 4 * 64 + lane / 4 * 8 + n % 4 * 2) =
+                    make_float4(x[k] * factor, x[k + 2] * factor, y[k] * factor, y[k + 2] * factor);
+            }
     }
 }
 

@@ -97,8 +97,8 @@ DEVICE void begin_rows(const ejki_cuda_problem &p, const sequence &s, int head, 
     }
 }
 
-DEVICE void clear_rows(lane_rows &rows, float (&out)[WIDTH][4]) {
-    clear(out);
+DEVICE void clear_rows(lane_rows &rows, row_sums &out) {
+    clear_sums(out);
     clear_softmax(rows);
 }
 
@@ -132,7 +132,7 @@ DEVICE void replace_values(pieces &x, int pass) {
 /* One block: scores, weights, and their sums of values, which `get_values` has there. */
 template <bool slow_path, class getter>
 DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &x, int block,
-                  int pass, float (&out)[WIDTH][4], getter get_values) {
+                  int pass, row_sums &out, getter get_values) {
     const int j0 = block * KEYS;
     const bool edge = j0 < w.range.all_begin || j0 + KEYS > w.range.all_end;
     float z[2][4];
@@ -141,7 +141,7 @@ DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pi
     float unit[HALVES];
 #pragma unroll
     for (int half = 0; half < HALVES; half++) unit[half] = unit_of(p);
-    online_softmax(rows, unit, z, [&](int k, float scale) { rescale_sums(out, k, scale); });
+    online_softmax(rows, unit, z, [&](int half, float scale) { rescale_sums(out, half, of_sums(scale)); });
     get_values();
     if (slow_path && pass > FINITE) replace_weights(z);
     if (slow_path && pass != PLAIN) replace_values(x, pass);
@@ -151,7 +151,7 @@ DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pi
 /* All of a warp's blocks through the ring. */
 template <bool slow_path>
 DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, u32 ring,
-                         int pass, float (&out)[WIDTH][4]) {
+                         int pass, row_sums &out) {
     u32 stage = ring;
 #pragma unroll 1
     for (int block = w.start - STAGES * WARPS; block < w.last; block += WARPS) {
@@ -176,7 +176,7 @@ DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &r
 #if DIRECT
 /* All of a warp's blocks, of which the first two were fetched. */
 DEVICE void through_registers(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &a,
-                              pieces &b, float (&out)[WIDTH][4]) {
+                              pieces &b, row_sums &out) {
 #pragma unroll 1
     for (int block = w.start; block < w.last; block += 2 * WARPS) {
         visit<false>(p, w, rows, a, block, PLAIN, out, [] {});
@@ -189,12 +189,10 @@ DEVICE void through_registers(const ejki_cuda_problem &p, const walk &w, lane_ro
 #endif
 
 /* True if there is a NaN in the sums of the lane's rows. */
-DEVICE bool needs_care(const float (&out)[WIDTH][4]) {
+DEVICE bool needs_care(const row_sums &out) {
     bool found = false;
 #pragma unroll
-    for (int n = 0; n < WIDTH; n++)
-#pragma unroll
-        for (int k = 0; k < 2 * HALVES; k++) found = found || out[n][k] != out[n][k];
+    for (int half = 0; half < HALVES; half++) found = found || has_nan(out[half]);
     return found;
 }
 
@@ -263,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const walk w = walk_of(p, s, head);
     const u32 ring = shared_address(memory) + threadIdx.x / 32 * STAGES * STAGE_BYTES;
     lane_rows rows;
-    float out[WIDTH][4];
+    row_sums out;
     int pass = PLAIN;
 #if DIRECT
     if (w.key.whole && w.value.whole) {
