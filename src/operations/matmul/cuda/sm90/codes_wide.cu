@@ -107,7 +107,9 @@ DEVICE void wait_for_stage(layout &shared, const stage_place &at) {
 
 DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int count,
                           line_sums (&sums)[SETS]) {
-    const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, phase = warp / TILE_WARPS, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, lane = threadIdx.x % 32;
+    /* Where a step lies depends on it: known to be the same for a warp, that needs no vector registers. */
+    const int phase = PHASES > 1 ? warp / TILE_WARPS : 0;
     const u32 codes = shared_address(shared.stage) + tile * (OWN_ROWS * CODE_BYTES);
     const u32 rows = shared_address(shared.stage) + BOXES * CODE_BOX;
 #if TABLE
