@@ -12,12 +12,14 @@ enum {
     PART_WARPS = CODE_COLUMNS / 32 * CODE_PHASES,
     SERVICE_WARPS = 4,
     BLOCK_BYTES = 226 * 1024, /* of shared memory, for all blocks on a processor */
-    /* Barriers, where experts begin, and those of rows. */
-    SERVICE_BYTES = 1024 + 8 * (CODE_EXPERTS + 2) + 2 * CODE_OWN_ROWS,
+    SERVICE_BYTES = 128,     /* barriers of scales, and gaps */
+    BARRIERS_BYTES = 16,     /* of a stage */
     WINDOW_BYTES = 4 * 1024, /* of scales that are made at once */
+    LEAST_WINDOW_BYTES = 2 * 1024,
+    EXPERTS_STEP = 64,       /* experts whose places a kernel has, a multiple */
     BUFFERS = 2,
     ROW_PADDING = 16, /* bytes */
-    LEAST_STAGES = 4, /* of codes, where rows are kept */
+    LEAST_STAGES = 3, /* of codes, where rows are kept */
 };
 
 typedef struct shape {
@@ -30,19 +32,27 @@ static int64_t lines_of(const mm_product *p) {
     return ejki_mm_codes_lines(p, ejki_cdiv(3 * p->rows, 2 * ejki_max(p->groups, 1)));
 }
 
-static shape shape_of(const mm_product *p) {
+static int64_t most_experts(const mm_product *p) {
+    return ejki_round_up(p->groups, (int64_t)EXPERTS_STEP);
+}
+
+/* With scales of so many bytes made at once. */
+static shape shape_with(const mm_product *p, int64_t window_bytes) {
     const mm_quant *q = &p->quant;
     const bool has_table = ejki_mm_codes_have_table(q);
     const int64_t depth = ejki_mm_codes_depth(q);
     shape s = {.lines = lines_of(p), .steps = ejki_cdiv(p->depth, depth)};
     const int64_t scales = CODE_CHUNKS / ejki_mm_codes_chunks(p) * CODE_COLUMNS *
                            (int64_t)sizeof(float) * (q->zero_type ? 2 : 1);
-    s.window = ejki_min(ejki_max(WINDOW_BYTES / scales, 1), s.steps);
+    s.window = ejki_min(ejki_max(window_bytes / scales, 1), s.steps);
     s.resident = s.lines <= FEW_LINES && !has_table ? 2 : 1;
     const int64_t sums = CODE_PHASES * s.lines * (CODE_COLUMNS + 4) * (int64_t)sizeof(float);
     const int64_t fixed =
-        sums + BUFFERS * s.window * scales + SERVICE_BYTES + (has_table ? CODE_TABLE_BYTES : 0);
-    const int64_t codes = CODE_COLUMNS * CODE_BYTES, rows = s.lines * (2 * depth + ROW_PADDING);
+        sums + BUFFERS * s.window * scales + (has_table ? CODE_TABLE_BYTES : 0) + SERVICE_BYTES +
+        2 * (most_experts(p) + 2) * (int64_t)sizeof(int) +
+        (p->sizes.present ? 0 : 2 * CODE_OWN_ROWS + s.lines * (int64_t)sizeof(int));
+    const int64_t codes = CODE_COLUMNS * CODE_BYTES + BARRIERS_BYTES;
+    const int64_t rows = s.lines * (2 * depth + ROW_PADDING);
     const int64_t left = BLOCK_BYTES / s.resident - fixed;
     s.keeps = left - s.steps * rows >= LEAST_STAGES * codes;
     s.stages = s.keeps ? (left - s.steps * rows) / codes : left / (codes + rows);
@@ -50,6 +60,12 @@ static shape shape_of(const mm_product *p) {
         s.keeps ? s.stages * codes + s.steps * rows + fixed : s.stages * (codes + rows) + fixed;
     s.threads = 32 * (PART_WARPS + SERVICE_WARPS);
     return s;
+}
+
+/* Scales may make room for rows that stay. */
+static shape shape_of(const mm_product *p) {
+    const shape wide = shape_with(p, WINDOW_BYTES), narrow = shape_with(p, LEAST_WINDOW_BYTES);
+    return narrow.keeps && !wide.keeps ? narrow : wide;
 }
 
 static int64_t column_tiles(const mm_product *p) {
@@ -78,6 +94,7 @@ static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     ejki_cuda_add(&constants, "STAGES", s.stages);
     ejki_cuda_add(&constants, "STEPS", s.keeps ? s.steps : 0);
     /* Rows that are gathered come from outside; others are what a product of the same call has made. */
+    ejki_cuda_add(&constants, "EXPERTS", most_experts(p));
     ejki_cuda_add(&constants, "EARLY", !p->gather.present);
     ejki_cuda_add(&constants, "OWN_LISTS", !p->sizes.present);
     ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, text, "product", &constants);

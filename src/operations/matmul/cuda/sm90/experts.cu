@@ -10,11 +10,10 @@
  * scales, WINDOW steps at a time. The chunks of a step are dealt to PHASES sets of warps, so that a stage is free again
  * after a short time: a row's bits depend neither on other rows nor on how many there are.
  *
- * Constants: those of codes_step.cuh; STAGES; STEPS, of a tile, 0 = rows are copied with the codes of each step, else
- * rows of a tile stay for all tiles of columns; RESIDENT; EARLY, the kernel before this one makes rows of a, but sizes
- * are older;
- * OWN_LISTS, there are no lists of rows: each block finds them in the choice of the tokens, and the first product tells
- * where they are.
+ * Constants: those of codes_step.cuh; EXPERTS, at most; STAGES; STEPS, of a tile, 0 = rows are copied with the codes of
+ * each step, else rows of a tile stay for all tiles of columns; RESIDENT; EARLY, the kernel before this one makes rows
+ * of a, but sizes are older; OWN_LISTS, there are no lists of rows: each block finds them in the choice of the tokens,
+ * and the first product tells where they are.
  */
 #define ROW_PITCH (16 * (BITS == 4 ? 32 : 16) + 16) /* lanes read eight rows from different banks */
 #define SPLIT_DEPTH 1
@@ -45,7 +44,7 @@ struct layout {
 #endif
     group_scales scales[BUFFERS][TILE_WARPS][WINDOW_GROUPS];
     u64 full[STAGES], empty[STAGES], scales_full[BUFFERS], scales_empty[BUFFERS];
-    int rows_before[CODE_EXPERTS + 2], tiles_before[CODE_EXPERTS + 2];
+    int rows_before[EXPERTS + 2], tiles_before[EXPERTS + 2];
 #if OWN_LISTS
     u16 chosen[CODE_OWN_ROWS]; /* expert of each row of the choice */
     int lines[LINES];          /* of the tile that is copied: rows of the choice */
