@@ -230,6 +230,14 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     if (SPLIT_DEPTH > 1) cluster_sync(); /* others read sums here */
 }
 
+/* Eight of a row's depth from k on, zeros behind its end. */
+DEVICE uint4 last_piece(const u16 *row, mm_size k, mm_size depth) {
+    u32 pair[4] = {};
+    for (int e = 0; e < 8; e++)
+        if (k + e < depth) pair[e / 2] |= (u32)row[k + e] << e % 2 * 16;
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
 /* Rows of a, the depth in the order of codes, zeros behind it. A thread has 32 of the depth. */
 extern "C" __global__ void __launch_bounds__(ORDER_THREADS) order(const __grid_constant__ order_arguments a) {
     const mm_size runs = a.pitch / 32, own = blockIdx.x * (mm_size)ORDER_THREADS + threadIdx.x;
@@ -237,10 +245,12 @@ extern "C" __global__ void __launch_bounds__(ORDER_THREADS) order(const __grid_c
     wait_for_previous();
     launch_dependents();
     if (row >= a.rows) return;
-    const uint4 *from = (const uint4 *)((const u16 *)a.from.data + row * a.from.row) + first;
+    const u16 *from = (const u16 *)a.from.data + row * a.from.row;
+    const bool is_whole = (first + 4) * 8 <= a.depth;
     uint4 piece[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) piece[i] = (first + i) * 8 < a.depth ? from[i] : uint4{};
+    for (int i = 0; i < 4; i++)
+        piece[i] = is_whole ? ((const uint4 *)from)[first + i] : last_piece(from, (first + i) * 8, a.depth);
     order_pieces(piece);
     uint4 *to = (uint4 *)(a.to + row * a.pitch) + first;
 #pragma unroll
