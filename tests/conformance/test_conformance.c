@@ -18,9 +18,9 @@
 enum { SKIPPED = 77 };
 
 /* Seeds at which bounds or kernels once were wrong. */
-static const uint64_t remembered[] = {202409, 203067, 203579, 209231, 550,  619, 626,
-                                      1346,   1707,   34,     218,    239,  135, 353,
-                                      651,    2325,   539,    1563,   8250, 8135};
+static const uint64_t remembered[] = {
+    202409, 203067, 203579, 209231, 550,  619,  626, 1346, 1707, 34,    218,   239,   135,  353,
+    651,    2325,   539,    1563,   8250, 8135, 304, 479,  5365, 71146, 71605, 82269, 83394};
 
 static const struct operation *case_of(const ejk_kernel *kernel) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
