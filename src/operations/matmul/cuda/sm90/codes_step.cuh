@@ -43,6 +43,7 @@ enum {
     GROUPS = CODE_CHUNKS / GROUP,
     WINDOW_GROUPS = WINDOW * GROUPS,
     CENTRE = 1 << (BITS - 1), /* of affine codes: what is taken off before they are multiplied */
+    NUMBERS_OVER = !TABLE && MODE != MM_FP8 && ELEMENT == BF16 ? 64 : 1, /* products are those of numbers over this */
 };
 
 /* Of a warp's rows. */
@@ -218,7 +219,7 @@ DEVICE void load_scales(const mm_product &p, group_scales *const (&to)[count], c
                     if (place >= WINDOW) continue;
                     to[r][place * GROUPS + g].scale[own] = x;
 #if ZERO
-                    to[r][place * GROUPS + g].offset[own] = (CENTRE - zero[n][r].number(g)) * x;
+                    to[r][place * GROUPS + g].offset[own] = (CENTRE - zero[n][r].number(g)) * x / NUMBERS_OVER;
 #endif
                 }
     }
@@ -237,6 +238,33 @@ DEVICE u32 add_pairs(u32 a, u32 b) {
     else
         asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
     return sum;
+}
+
+DEVICE u32 multiply_add_pairs(u32 a, float b, float c) {
+    u32 sum;
+    if (ELEMENT == BF16)
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(pair_of(b)), "r"(pair_of(c)));
+    else
+        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(pair_of(b)), "r"(pair_of(c)));
+    return sum;
+}
+/*
+ * Whole numbers in the lowest eight bits of a bf16, alone, count 2^-133 each, subnormal or not: less the centre, over
+ * NUMBERS_OVER; exact. `step`: what neighbours differ by.
+ */
+DEVICE u32 pair_of_subnormals(u32 pair, float step) {
+    return multiply_add_pairs(pair, 0x1p127f / step, -(float)CENTRE / NUMBERS_OVER);
+}
+/* Codes n and n + 4 of a word of 4 bits each, less their centre, over NUMBERS_OVER. */
+DEVICE u32 pair_of_codes(u32 word, int n) {
+    const u32 part = n < 2 ? word : word >> 8;
+    if (ELEMENT == BF16)
+        return n % 2 ? pair_of_subnormals(part & 0x00f000f0, 16) : pair_of_subnormals(part & 0x000f000f, 1);
+    u32 whole; /* (part & mask) | base: two operations if it is left to the compiler */
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"
+        : "=r"(whole)
+        : "r"(part), "r"(n % 2 ? 0x00f000f0 : 0x000f000f), "r"(0x64006400u));
+    return n % 2 ? multiply_add_pairs(whole, 0.0625f, -64.0f - CENTRE) : add_pairs(whole, pair_of(-1024.0f - CENTRE));
 }
 
 #if TABLE
@@ -258,21 +286,15 @@ DEVICE void take_word(u32 (&pair)[PAIRS], u32 word, u32 table) {
         if constexpr (TABLE) {
             const u32 at = (n ? word >> (8 * n - 7) : word << 7) & 0x7f80;
             asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair[n]) : "r"(table + at));
-        } else if constexpr (BITS == 4) { /* codes n and n + 4, the lowest bits of numbers whose last bit is worth 1 */
-            u32 whole; /* (word >> 4 n & 0x000f000f) | base: two operations if it is left to the compiler */
-            asm("lop3.b32 %0, %1, %2, %3, 0xea;"
-                : "=r"(whole)
-                : "r"(word >> 4 * n), "n"(0x000f000f), "r"(ELEMENT == BF16 ? 0x43004300u : 0x64006400u));
-            pair[n] = add_pairs(whole, pair_of(-((ELEMENT == BF16 ? 128.0f : 1024.0f) + CENTRE)));
+        } else if constexpr (BITS == 4) {
+            pair[n] = pair_of_codes(word, n);
         } else if constexpr (MODE == MM_FP8) {
             asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair[n]) : "h"((u16)(word >> 16 * n)));
             if (ELEMENT == BF16) pair[n] = pack(value_of<F16>((u16)pair[n]), value_of<F16>((u16)(pair[n] >> 16)));
         } else if constexpr (ELEMENT == F16) {
             pair[n] = add_pairs(__byte_perm(word, 0x64006400u, n ? 0x7372 : 0x7170), pair_of(-(1024.0f + CENTRE)));
         } else {
-            const float low = __int_as_float(__byte_perm(word, 0x4b000000u, n ? 0x7442 : 0x7440));
-            const float high = __int_as_float(__byte_perm(word, 0x4b000000u, n ? 0x7443 : 0x7441));
-            pair[n] = pack(low - (8388608.0f + CENTRE), high - (8388608.0f + CENTRE));
+            pair[n] = pair_of_subnormals(__byte_perm(word, 0, n ? 0x4342 : 0x4140), 1);
         }
     }
 }
@@ -400,7 +422,7 @@ DEVICE void put_sums(part_sums &to, int tile, const tile_sums (&sums)[TILES]) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int line = 8 * n + row_of_column(threadIdx.x % 4 * 2 + i % 2);
-                to[line][own + 16 * t + i / 2 * 8] = sums[t][n][i];
+                to[line][own + 16 * t + i / 2 * 8] = sums[t][n][i] * NUMBERS_OVER;
             }
 }
 

@@ -39,9 +39,10 @@ DEVICE void order_pieces(uint4 (&piece)[4]) {
 
 typedef float line_sums[LINES / 2];
 
-/* Where 16 of a step's depth of the rows that begin at `rows` lie. */
+/* Where 16 of a step's depth of the rows that begin at `rows` lie: one addition for each, without a carry. */
 DEVICE u64 rows_operand(u32 rows, int sixteen) {
-    return smem_descriptor(rows + sixteen / 4 * BOX + sixteen % 4 * 32, 0);
+    const u64 first = smem_descriptor(rows, 0);
+    return first >> 32 << 32 | ((u32)first + (sixteen / 4 * BOX + sixteen % 4 * 32) / 16);
 }
 
 /* The sums of a group, scaled. */

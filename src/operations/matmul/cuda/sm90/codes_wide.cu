@@ -155,7 +155,7 @@ DEVICE void put_wide_sums(part_sums &to, const line_sums (&sums)[SETS]) {
     for (int n = 0; n < EIGHTS; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            to[8 * n + line + i % 2][column + i / 2 * 8] = sums[0][4 * n + i] + sums[1][4 * n + i];
+            to[8 * n + line + i % 2][column + i / 2 * 8] = (sums[0][4 * n + i] + sums[1][4 * n + i]) * NUMBERS_OVER;
 }
 
 DEVICE void set_barriers(layout &shared) {
