@@ -12,11 +12,11 @@ enum {
     PART_WARPS = CODE_COLUMNS / 32 * CODE_PHASES,
     SERVICE_WARPS = 4,
     BLOCK_BYTES = 226 * 1024, /* of shared memory, for all blocks on a processor */
-    SERVICE_BYTES = 128,     /* barriers of scales, and gaps */
-    BARRIERS_BYTES = 16,     /* of a stage */
-    WINDOW_BYTES = 4 * 1024, /* of scales that are made at once */
+    SERVICE_BYTES = 128,      /* barriers of scales, and gaps */
+    BARRIERS_BYTES = 16,      /* of a stage */
+    WINDOW_BYTES = 4 * 1024,  /* of scales that are made at once */
     LEAST_WINDOW_BYTES = 2 * 1024,
-    EXPERTS_STEP = 64,       /* experts whose places a kernel has, a multiple */
+    EXPERTS_STEP = 64, /* experts whose places a kernel has, a multiple */
     BUFFERS = 2,
     ROW_PADDING = 16, /* bytes */
     LEAST_STAGES = 3, /* of codes, where rows are kept */
