@@ -441,52 +441,6 @@ static void a_prefix_is_what_tables_say(void **state) {
     EXPECT_OK(ejk_unified_attention(context, &a));
 }
 
-/* Queries of which one component is far larger than the others, and cached bytes that are 0 there. */
-static void wide_queries_meet_bytes(void **state) {
-    (void)state;
-    enum { LENGTH = 70, DIM = 80, WIDE_GROUP = 3 };
-    static int8_t key_bytes[LENGTH * DIM], value_bytes[LENGTH * DIM];
-    static float wide[WIDE_GROUP * DIM], result[WIDE_GROUP * DIM];
-    const float large[] = {0, 1, 300, 1e7f, 1e30f};
-    float scale = 0.01f;
-    int32_t length = LENGTH, first[2] = {0, 1}, page[LENGTH];
-    for (int t = 0; t < LENGTH; t++) page[t] = (t * 3) % LENGTH;
-    for (int i = 0; i < LENGTH * DIM; i++) {
-        key_bytes[i] = (int8_t)(i % DIM == 0 ? 0 : i * 37 % 201 - 100);
-        value_bytes[i] = (int8_t)(i * 53 % 256 - 128);
-    }
-    for (size_t k = 0; k < sizeof large / sizeof *large; k++) {
-        for (int i = 0; i < WIDE_GROUP * DIM; i++)
-            wide[i] = i % DIM == 0 ? large[k] : (float)(i * 29 % 101 - 50) / 50;
-        const ejk_unified_attention_args a = {
-            .query = ejk_tensor_3d(wide, EJK_DTYPE_F32, 1, WIDE_GROUP, DIM),
-            .key_cache = ejk_tensor_4d(key_bytes, EJK_DTYPE_I8, LENGTH, 1, 1, DIM),
-            .value_cache = ejk_tensor_4d(value_bytes, EJK_DTYPE_I8, LENGTH, 1, 1, DIM),
-            .kv_lens = list(&length, 1),
-            .block_tables = ejk_tensor_2d(page, EJK_DTYPE_I32, 1, LENGTH),
-            .query_start_loc = list(first, 2),
-            .k_scale = ejk_tensor_1d(&scale, EJK_DTYPE_F32, 1),
-            .v_scale = ejk_tensor_1d(&scale, EJK_DTYPE_F32, 1),
-            .out = ejk_tensor_3d(result, EJK_DTYPE_F32, 1, WIDE_GROUP, DIM),
-        };
-        EXPECT_OK(ejk_unified_attention(context, &a));
-        for (int h = 0; h < WIDE_GROUP; h++) {
-            double sum = 0, wanted[DIM] = {0};
-            for (int t = 0; t < LENGTH; t++) {
-                double z = 0;
-                for (int d = 0; d < DIM; d++)
-                    z += (double)wide[h * DIM + d] * key_bytes[page[t] * DIM + d];
-                const double w = exp(z * 0.01 / sqrt(DIM));
-                sum += w;
-                for (int d = 0; d < DIM; d++)
-                    wanted[d] += w * value_bytes[page[t] * DIM + d] * 0.01;
-            }
-            for (int d = 0; d < DIM; d++)
-                EXPECT_NEAR((double)result[h * DIM + d], wanted[d] / sum, 3e-6);
-        }
-    }
-}
-
 /* Rows of a prompt that are no multiple of those of a task, whatever the tier: each task is as the reference has it. */
 static void prompts_are_longer_than_a_task(void **state) {
     (void)state;
@@ -585,7 +539,6 @@ int main(void) {
         cmocka_unit_test(wrong_writes_are_refused),
         cmocka_unit_test(windows_of_nothing_are_none),
         cmocka_unit_test(a_prefix_is_what_tables_say),
-        cmocka_unit_test(wide_queries_meet_bytes),
         cmocka_unit_test(prompts_are_longer_than_a_task),
         cmocka_unit_test(codes_of_float8_are_read_as_they_are),
     };

@@ -34,14 +34,41 @@ static inline __attribute__((always_inline)) vf v_operand_first(ejk_dtype dtype,
     return v_byte_pairs(dtype, bytes);
 }
 
-/* Vectors that are cheapest to make together, and the order of their elements, which is that of memory. */
-static inline __attribute__((always_inline)) int operands_at_once(ejk_dtype dtype) {
+/* Lines of elements, and the rest of a row, in the order of memory. */
+typedef struct operand_line {
+    char none;
+} operand_line;
+typedef struct operand_seen {
+    char none;
+} operand_seen;
+
+static inline float line_unit(ejk_dtype dtype) {
     (void)dtype;
     return 1;
 }
-static inline __attribute__((always_inline)) void v_operands(ejk_dtype dtype, const void *p,
-                                                             vf out[2]) {
-    out[0] = v_operand(dtype, p);
+static inline operand_seen operand_seen_none(void) {
+    return (operand_seen){0};
+}
+static inline void begin_line(ejk_dtype dtype, const void *p, operand_line *line,
+                              operand_seen *seen) {
+    (void)dtype, (void)p, (void)line, (void)seen;
+}
+static inline __attribute__((always_inline)) vf v_line_operand(ejk_dtype dtype, const void *p,
+                                                               const operand_line *line, int part) {
+    (void)line;
+    return v_operand(dtype, (const char *)p + part * LANES * stored_size(dtype));
+}
+static inline __attribute__((always_inline)) vf v_rest_operand(ejk_dtype dtype, const void *p,
+                                                               int64_t n) {
+    return v_operand_first(dtype, p, n);
+}
+static inline bool operand_seen_nan(operand_seen seen) {
+    (void)seen;
+    return false;
+}
+static inline bool operand_is_nan(uint8_t code) {
+    (void)code;
+    return false;
 }
 static void put_in_order(int dtype, bool back, float *row, paged_size dim) {
     (void)dtype, (void)back, (void)row, (void)dim;
@@ -107,10 +134,11 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
  * row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, const paged_lines *prefetch) {
+            paged_size dim, float *sums, operand_seen *seen, const paged_lines *prefetch) {
     enum { PAIRS = VALUES_AT_ONCE / 2 };
     const int size = (int)stored_size(dtype);
     uintptr_t ahead = 0;
+    (void)seen;
     vf weight[4][PAIRS];
     EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < PAIRS; k++)
         weight[r][k] = v_set1(weights[r * BLOCK + k]);

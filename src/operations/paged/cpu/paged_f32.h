@@ -5,7 +5,7 @@
 
 #include "operations/paged/cpu/paged_prefetch.h"
 
-#include "kernels/simd/vec_bytes_two.h"
+#include "kernels/simd/vec_bytes_line.h"
 #include "kernels/simd/vec_halves.h"
 
 /* Elements of caches that this tier multiplies. */
@@ -21,27 +21,58 @@ static inline __attribute__((always_inline)) vf v_operand_first(ejk_dtype dtype,
     return v_stored_first(dtype, p, n);
 }
 
-/* Vectors that are cheapest to make together, of lines of elements. Those of bf16 are halves: their elements, and what
- * they are multiplied with, have an order of their own, which put_in_order() makes. */
-static inline __attribute__((always_inline)) int operands_at_once(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_BF16 || dtype == EJK_DTYPE_F8E4M3 ? 2 : 1;
+static inline __attribute__((always_inline)) bool in_f8_lines(ejk_dtype dtype) {
+    return V_F8_LINES && (dtype == EJK_DTYPE_F8E4M3 || dtype == EJK_DTYPE_F8E5M2);
 }
-static inline __attribute__((always_inline)) void v_operands(ejk_dtype dtype, const void *p,
-                                                             vf out[2]) {
-    if (dtype == EJK_DTYPE_BF16) {
-        out[0] = v_load_bf16_half(p, 0);
-        out[1] = v_load_bf16_half(p, 1);
-    } else if (dtype == EJK_DTYPE_F8E4M3) {
-        v_load_two_e4m3(p, out);
-    } else {
-        out[0] = v_stored(dtype, p);
-    }
+/* Lines of elements, whose parts are vectors, and the rest of a row: divided by line_unit(), a power of two. Where
+ * parts are halves of bf16 or 8-bit floats, elements, and what they are multiplied with, have an order of their own,
+ * which put_in_order() makes. */
+static inline __attribute__((always_inline)) float line_unit(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_F8E4M3 ? V_E4M3_UNIT : 1;
+}
+static inline __attribute__((always_inline)) vf v_rest_operand(ejk_dtype dtype, const void *p,
+                                                               int64_t n) {
+    const vf v = v_stored_first(dtype, p, n);
+    return line_unit(dtype) == 1 ? v : v_mul(v, v_set1(1 / line_unit(dtype)));
+}
+typedef v_f8_line operand_line;
+typedef v_f8_seen operand_seen;
+
+static inline operand_seen operand_seen_none(void) {
+    return v_f8_seen_none();
+}
+static inline __attribute__((always_inline)) void
+begin_line(ejk_dtype dtype, const void *p, operand_line *line, operand_seen *seen) {
+    if (in_f8_lines(dtype)) v_begin_f8(dtype, p, line, seen);
+}
+static inline __attribute__((always_inline)) vf v_line_operand(ejk_dtype dtype, const void *p,
+                                                               const operand_line *line, int part) {
+    const char *from = p;
+    if (in_f8_lines(dtype)) return v_f8_part(line, part);
+    if (dtype == EJK_DTYPE_BF16)
+        return v_load_bf16_half(from + part / 2 * VL * 2 * stored_size(dtype), part % 2);
+    return v_stored(dtype, from + part * VL * stored_size(dtype));
+}
+/* Whether an element was a NaN that its operand is not: those who multiplied it find it with operand_is_nan(). */
+static inline bool operand_seen_nan(operand_seen seen) {
+    return v_f8_nan(seen);
+}
+static inline bool operand_is_nan(uint8_t code) {
+    return (code & 0x7f) == 0x7f;
 }
 /* A row of `dim` floats that meet elements of a type, into the order of its lines or, `back`, out of it. */
 static void put_in_order(int dtype, bool back, float *row, paged_size dim) {
-    const paged_size in_lines = LINE / 2;
-    if (dtype == EJK_DTYPE_BF16)
-        v_put_in_order(EJK_DTYPE_BF16, back, row, dim / in_lines * in_lines);
+    const paged_size size = stored_size((ejk_dtype)dtype),
+                     whole = dim / (LINE / size) * (LINE / size);
+    float moved[LINE];
+    if (dtype == EJK_DTYPE_BF16) v_put_in_order(EJK_DTYPE_BF16, back, row, whole);
+    for (paged_size d = 0; in_f8_lines((ejk_dtype)dtype) && d < whole; d += LINE, row += LINE) {
+        for (int i = 0; i < LINE; i++) {
+            const int from = i < LINE / 2 ? 2 * i : 2 * i - LINE + 1;
+            moved[back ? from : i] = row[back ? i : from];
+        }
+        memcpy(row, moved, sizeof moved);
+    }
 }
 
 /* Whether weights of 0 leave sums as they are: what was seen is finite. */
@@ -88,34 +119,30 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
  * row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, const paged_lines *prefetch) {
-    const int size = (int)stored_size(dtype), at_once = operands_at_once(dtype);
-    const int in_line = LINE / size;
+            paged_size dim, float *sums, operand_seen *seen, const paged_lines *prefetch) {
+    const int size = (int)stored_size(dtype), in_line = LINE / size;
     paged_size d = 0;
     vf weight[4][VALUES_AT_ONCE];
     EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
         weight[r][k] = v_set1(weights[r * BLOCK + k]);
     for (uintptr_t ahead = 0; d + in_line <= dim; d += in_line, ahead += prefetch->step) {
-        for (int part = 0; part < in_line; part += at_once * VL) {
-            vf sum[2][4];
-            EJKI_UNROLL for (int i = 0; i < at_once; i++) EJKI_UNROLL for (int r = 0; r < rows; r++)
-                sum[i][r] = v_load(sums + (i * rows + r) * VL);
+        operand_line line[VALUES_AT_ONCE];
+        EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
+            begin_line(dtype, value[k] + d * size, &line[k], seen);
+        EJKI_UNROLL for (int part = 0; part < in_line / VL; part++, sums += rows * VL) {
+            vf sum[4];
+            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_load(sums + r * VL);
             EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++) {
-                vf v[2];
-                v_operands(dtype, value[k] + (d + part) * size, v);
-                EJKI_UNROLL for (int i = 0; i < at_once; i++)
-                    EJKI_UNROLL for (int r = 0; r < rows; r++) sum[i][r] =
-                        v_fma(weight[r][k], v[i], sum[i][r]);
+                const vf v = v_line_operand(dtype, value[k] + d * size, &line[k], part);
+                EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_fma(weight[r][k], v, sum[r]);
             }
-            EJKI_UNROLL for (int i = 0; i < at_once; i++) EJKI_UNROLL for (int r = 0; r < rows; r++)
-                v_store(sums + (i * rows + r) * VL, sum[i][r]);
-            sums += at_once * rows * VL;
+            EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(sums + r * VL, sum[r]);
         }
         prefetch_beside(prefetch, VALUES_AT_ONCE, ahead);
     }
     for (; d < dim; d += VL, sums += rows * VL)
         for (int k = 0; k < VALUES_AT_ONCE; k++) {
-            const vf v = v_stored_first(dtype, value[k] + d * size, paged_least(dim - d, VL));
+            const vf v = v_rest_operand(dtype, value[k] + d * size, paged_least(dim - d, VL));
             EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(
                 sums + r * VL, v_fma(v_set1(weights[r * BLOCK + k]), v, v_load(sums + r * VL)));
         }

@@ -52,7 +52,12 @@ static void find_scales(const paged_job *j, const paged_block *b, const paged_ca
     while (t < b->high) {
         const paged_size end = paged_least(t + page - at, b->high);
         const float *from = c->scale + b->page[t] * c->scale_page + head * c->scale_head;
-        for (; t < end; t++, at++) memcpy(&scales[t], from + at * c->scale_token, sizeof *scales);
+        const paged_size step = c->scale_token;
+        from += at * step;
+        for (; t + 4 <= end; t += 4, from += 4 * step)
+            EJKI_UNROLL for (int i = 0; i < 4; i++)
+                memcpy(&scales[t + i], from + i * step, sizeof *scales);
+        for (; t < end; t++, from += step) memcpy(&scales[t], from, sizeof *scales);
         at = 0;
     }
 }
