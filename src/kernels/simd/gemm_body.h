@@ -17,6 +17,7 @@
  *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
  *   TILE_BF16_DOT                if a and b are pairs; the vec_*.h has to have these
  *   TILE_BYTE_DOT                if they are four bytes each, and sums whole numbers; likewise
+ *   TILE_LOADS_ONCE           if rows are broadcast once for all columns, whatever the limit of instructions
  * and makes name(rows, columns, GEMM_OPERANDS) for its own a_row, a_step and c_row, which is a constant
  * or the word c_stride: GEMM_PAIR for each n, then GEMM_DISPATCH with a GEMM_CASE for each n.
  */
@@ -65,8 +66,15 @@ typedef void (*gemm_fn)(GEMM_OPERANDS);
 #define GEMM_TERM_ONE v_fma_one
 #endif
 
+#ifdef TILE_LOADS_ONCE
+#define GEMM_LOADS_TWICE 0
+#else
+#define GEMM_LOADS_TWICE 1
+#endif
+
 /* sum[i][j] += a[i · a_row] · b[j]. Every other row is multiplied straight from memory, which takes fewer
- * instructions but more loads: half of each keeps clear of either limit. */
+ * instructions but more loads: half of each keeps clear of either limit. With TILE_LOADS_ONCE none is: where b comes
+ * from the second-level cache, its lines need the cycles that loads would take. */
 static inline __attribute__((always_inline)) void gemm_step(const int rows, const int vectors,
                                                             const float *a, const int64_t a_row,
                                                             const float *b,
@@ -74,7 +82,7 @@ static inline __attribute__((always_inline)) void gemm_step(const int rows, cons
     vf column[TILE_VECTORS];
     EJKI_UNROLL for (int j = 0; j < vectors; j++) column[j] = v_load(b + j * VL);
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
-        if (i % 2) {
+        if (GEMM_LOADS_TWICE && i % 2) {
             EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
                 GEMM_TERM_ONE(a + i * a_row, column[j], sum[i][j]);
         } else {

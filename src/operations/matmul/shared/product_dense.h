@@ -20,15 +20,75 @@
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
 #ifndef TILE_AMX
-typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add,
-                        const gemm_prefetch *ahead);
+/* Where sums of a tile go, and what is asked for meanwhile: sums of the next tile, NULL for none, the rows that results
+ * go to, and lines that b has later. */
+typedef struct tile_places {
+    float *to;
+    int64_t row; /* from one row of `to` to the next */
+    const float *next;
+    bool results;
+    bool near; /* sums are asked for into the first-level cache */
+    product_ahead *ahead;
+} tile_places;
+
+typedef void (*tile_fn)(int64_t words, const float *a, const float *b, const float *c, bool add,
+                        const tile_places *places);
+
+/* Takes the next of the lines that are asked for. */
+INLINE const char *take_line(product_ahead *ahead) {
+    const char *line = ahead->row + ahead->line;
+    ahead->line += 64;
+    if (ahead->line >= ahead->bytes) {
+        ahead->line = 0;
+        ahead->row += ahead->stride;
+        ahead->rows--;
+    }
+    return line;
+}
+
+/* One line is asked for at a step, so that requests never queue up. */
+INLINE void tile(const int rows, int64_t words, const float *a, const float *b, const float *c,
+                 bool add, const tile_places *places) {
+    const float *end = a + words * TILE_ROWS;
+    product_ahead *ahead = places->ahead;
+    vf sum[TILE_ROWS][TILE_VECTORS];
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+        sum[i][j] = add ? v_load(c + i * TILE_COLUMNS + j * VL) : v_zero();
+    const float *line = places->next, *last = line ? line + rows * TILE_COLUMNS : NULL;
+    for (; places->near && line < last && a < end; line += 16) {
+        __builtin_prefetch(line, 0, 3);
+        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+        a += TILE_ROWS;
+        b += TILE_COLUMNS;
+    }
+    for (; line < last && a < end; line += 16, a += TILE_ROWS, b += TILE_COLUMNS) {
+        __builtin_prefetch(line, 0, 2);
+        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+    }
+    for (int64_t i = 0; places->results && i < rows && a < end; i++) {
+        EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += 16)
+            __builtin_prefetch(places->to + i * places->row + j, 0, 2);
+        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+        a += TILE_ROWS;
+        b += TILE_COLUMNS;
+    }
+    for (int64_t n = ahead->each; n > 0 && ahead->rows > 0 && a < end; n--) {
+        __builtin_prefetch(take_line(ahead), 0, 2);
+        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+        a += TILE_ROWS;
+        b += TILE_COLUMNS;
+    }
+    EJKI_UNROLL_TWICE for (; a < end; a += TILE_ROWS, b += TILE_COLUMNS)
+        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+        v_store(places->to + i * places->row + j * VL, sum[i][j]);
+}
 
 #define TILE_DEFINE(n)                                                                             \
-    static                                                                                         \
-        __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,     \
-                                                float *c, bool add, const gemm_prefetch *ahead) {  \
-        gemm(n, TILE_VECTORS, 1, TILE_ROWS, words, a, b, TILE_COLUMNS, c, TILE_COLUMNS, add,       \
-             ahead);                                                                               \
+    static __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,  \
+                                                   const float *c, bool add,                       \
+                                                   const tile_places *places) {                    \
+        tile(n, words, a, b, c, add, places);                                                      \
     }
 TILE_ROW_COUNTS(TILE_DEFINE)
 
@@ -44,25 +104,20 @@ static tile_fn tile_of(int64_t rows) {
 
 #ifdef TILE_BF16_DOT
 /* In floats, in the order of VDPBF16PS. */
-static void tile_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
-                       bool add) {
+static void tile_exact(int64_t rows, int64_t words, const float *a, const float *b, const float *c,
+                       bool add, const tile_places *places) {
     for (int64_t i = 0; i < rows; i++)
         for (int j = 0; j < TILE_COLUMNS; j += VL) {
-            float *place = c + i * TILE_COLUMNS + j;
-            vf sum = add ? v_load(place) : v_zero();
+            vf sum = add ? v_load(c + i * TILE_COLUMNS + j) : v_zero();
             for (int64_t k = 0; k < words; k++) {
                 const vf x = v_set1(a[k * TILE_ROWS + i]), y = v_load(b + k * TILE_COLUMNS + j);
                 sum = v_fma(v_of_second(x), v_of_second(y), sum);
                 sum = v_fma(v_of_first(x), v_of_first(y), sum);
             }
-            v_store(place, sum);
+            v_store(places->to + i * places->row + j, sum);
         }
 }
 #endif
-static void tile_multiply(int64_t rows, int64_t words, const float *a, const float *b, float *c,
-                          bool add, const gemm_prefetch *ahead) {
-    tile_of(rows)(words, a, b, c, add, ahead);
-}
 #endif
 
 /* ---- A block ---------------------------------------------------------------------------------------- */
@@ -271,43 +326,39 @@ static void sum_pieces(ejk_dtype dtype, product_block *k, mm_size first, mm_size
     }
 }
 #else
-/* Lines for one tile: of the sums of the next one, and of what is looked ahead to. */
-INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
-    product_ahead *ahead = &k->ahead;
-    int64_t count = 0;
-    for (int64_t i = 0; sums && i < TILE_ROWS * TILE_COLUMNS; i += 16)
-        lines->line[count++] = sums + i;
-    for (int64_t i = 0; i < ahead->each && ahead->rows > 0 && count < GEMM_LINES; i++) {
-        lines->line[count++] = (const float *)(const void *)(ahead->row + ahead->line);
-        ahead->line += 64;
-        if (ahead->line < ahead->bytes) continue;
-        ahead->line = 0;
-        ahead->row += ahead->stride;
-        ahead->rows--;
-    }
-    lines->count = count;
+/* Rows whose sums of whole panels are results, which tiles store: none, or those of whole tiles. */
+static mm_size rows_stored(const product_block *k, bool last) {
+    const mm_product *p = k->p;
+    const bool stores = last && !p->fold_by && is_plain(k) && dtype_of(&p->out) == EJK_DTYPE_F32;
+    return stores ? k->rows / TILE_ROWS * TILE_ROWS : 0;
 }
 
-/* Products of a block's rows with `panels` panels of b, which is packed; sums are those of the first panel. */
+/* Products of a block's rows with `panels` panels of b, which is packed; sums are those of the first panel, and results
+ * of the first `stored` rows in the first `whole` panels begin at `out`. */
 INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
-                     float *sums) {
-    gemm_prefetch lines;
-    lines.near = false;
+                     float *sums, mm_size stored, int64_t whole, float *out) {
+    const tile_fn all = tile_of(TILE_ROWS), rest = tile_of((k->rows - 1) % TILE_ROWS + 1);
+    tile_places places;
+    places.ahead = &k->ahead;
+    places.near = shape_is_small() && shape_is_flat(k->rows);
     for (int64_t n = 0; n < panels; n++, sums += k->capacity * TILE_COLUMNS)
         for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
-            const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
+            const bool last = t + TILE_ROWS >= k->rows;
             const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
             float *c = sums + t * TILE_COLUMNS;
-            ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
+            places.results = t < stored && n < whole;
+            places.to = places.results ? out + t * k->p->out.row + n * TILE_COLUMNS : c;
+            places.row = places.results ? k->p->out.row : TILE_COLUMNS;
+            places.next = last ? NULL : c + TILE_ROWS * TILE_COLUMNS;
 #ifdef TILE_BF16_DOT
             if (!fit || !k->fit[t / TILE_ROWS]) {
-                tile_exact(rows, words, a, b, c, add);
+                tile_exact(ejki_min(k->rows - t, TILE_ROWS), words, a, b, c, add, &places);
                 continue;
             }
 #else
             (void)fit;
 #endif
-            tile_multiply(rows, words, a, b, c, add, &lines);
+            (last ? rest : all)(words, a, b, c, add, &places);
         }
 }
 
@@ -359,8 +410,10 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                          k->sums + half * each * k->capacity * TILE_COLUMNS);
             continue;
         }
-        look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
-                   panels * ejki_cdiv(k->rows, TILE_ROWS));
+        const bool panels_ahead = shape_asks_panels(k->rows);
+        if (!panels_ahead)
+            look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
+                       panels * ejki_cdiv(k->rows, TILE_ROWS));
 #endif
         for (int half = 0; half <= halves; half++) {
             float *sums = k->sums + half * each * k->capacity * TILE_COLUMNS;
@@ -378,8 +431,28 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                 const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
                 if (p->scale.present && p->split != MM_DEPTH)
                     scale_b(k, first, own, from + j, some, k->b);
+                if (panels_ahead) {
+                    const bool more = j + some < columns, second = !more && half < halves;
+                    const mm_size left = more ? columns - j - some : columns;
+                    look_ahead(dtype, k,
+                               more ? b_at(dtype, k, first, from + j + some)
+                               : second ? b_at(dtype, k, first, column + p->columns)
+                                        : b,
+                               more || second || last ? own : ejki_min(own, depth - next),
+                               ejki_min(left, PACK_COLUMNS),
+                               ejki_cdiv(some, TILE_COLUMNS) * ejki_cdiv(k->rows, TILE_ROWS));
+                }
+                const mm_size stored = rows_stored(k, last);
+                const mm_size whole = some / TILE_COLUMNS;
+                const mm_size at = k->s->out + (k->s->first + k->row) * p->out.row + k->column + j;
+                float *out = stored > 0 ? element_at(EJK_DTYPE_F32, p->out.data, at) : NULL;
                 multiply(k, ejki_cdiv(some, TILE_COLUMNS), words, fit, first > 0,
-                         sums + j * k->capacity);
+                         sums + j * k->capacity, stored, whole, out);
+                if (stored > 0) {
+                    finish_part(k, stored, k->rows, j, j + some);
+                    finish_part(k, 0, stored, j + whole * TILE_COLUMNS, j + some);
+                    continue;
+                }
 #endif
                 if (last && !p->gated) finish_columns(k, j, j + some);
             }

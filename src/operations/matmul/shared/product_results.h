@@ -186,19 +186,25 @@ INLINE void store_row(const ejk_dtype dtype, const product_block *k, mm_size i, 
         }
 }
 
-/* Results of columns first to end - 1 of the block. */
-static void finish_columns(const product_block *k, mm_size first, mm_size end) {
+/* Results of rows low to high - 1, columns first to end - 1 of the block. */
+static void finish_part(const product_block *k, mm_size low, mm_size high, mm_size first,
+                        mm_size end) {
     const bool plain = is_plain(k);
-    if (k->p->fold_by) {
-        for (mm_size j = first; j < end && k->s->depth > 0; j += VL)
-            fold_columns(k, j, ejki_min(end - j, VL));
-        return;
-    }
-    for (mm_size i = 0; i < k->rows; i++)
+    for (mm_size i = low; i < high && first < end; i++)
         if (plain)
             ELEMENT_CALL(dtype_of(&k->p->out), store_row, k, i, first, end);
         else
             finish_row(k, i, first, end);
+}
+
+/* Results of columns first to end - 1 of the block. */
+static void finish_columns(const product_block *k, mm_size first, mm_size end) {
+    if (!k->p->fold_by) {
+        finish_part(k, 0, k->rows, first, end);
+        return;
+    }
+    for (mm_size j = first; j < end && k->s->depth > 0; j += VL)
+        fold_columns(k, j, ejki_min(end - j, VL));
 }
 
 #endif

@@ -31,7 +31,13 @@
 #define TILE_ROW_COUNTS(X) X(1)
 #endif
 #if defined(TILE_AMX)
-#elif defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_VNNI) || defined(EJKI_TIER_AVX512_BF16)
+#elif defined(EJKI_TIER_AVX512)
+/* 14 x 32 sums: 28 of 32 registers, two columns, one row value. */
+#define TILE_LOADS_ONCE
+#define TILE_ROWS          14
+#define TILE_VECTORS       2
+#define TILE_ROW_COUNTS(X) X(14) X(12) X(10) X(8) X(6) X(4) X(3) X(2) X(1)
+#elif defined(EJKI_TIER_AVX512_VNNI) || defined(EJKI_TIER_AVX512_BF16)
 /* 12 x 32 sums: 24 of 32 registers, two columns, one row value. */
 #define TILE_ROWS          12
 #define TILE_VECTORS       2
@@ -85,7 +91,7 @@
 #ifdef TILE_AMX
 #define PRODUCT_ROWS 512
 #else
-#define PRODUCT_ROWS 516
+#define PRODUCT_ROWS (518 / TILE_ROWS * TILE_ROWS)
 #endif
 /*
  * Up to this many rows b is not packed (product_stream.h), if its rows are contiguous; if its columns are, up to
@@ -106,6 +112,10 @@ static inline bool shape_is_small(void) {
 /* Words of the depth in a block for that many rows, and rows up to which b is not packed; bits depend on neither. */
 static inline int64_t shape_depth(int64_t rows) {
     return !shape_is_small() ? PRODUCT_DEPTH : rows <= 128 ? 64 : PRODUCT_DEPTH;
+}
+/* Whether only the panels that are packed next are asked for, as the second-level cache has no room for more. */
+static inline bool shape_asks_panels(int64_t rows) {
+    return shape_is_small() && rows > 128;
 }
 static inline int64_t shape_stream_rows(void) {
     return shape_is_small() ? TILE_ROWS : STREAM_ROWS;
