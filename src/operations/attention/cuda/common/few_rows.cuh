@@ -22,7 +22,7 @@ enum {
     WIDTH = VALUE_DIM / 16, /* sixteens of the output */
 };
 
-/* Sums are turned: a lane has of rows 2 t and 2 t + 1, and of 8 more, elements 2 n and 2 n + 1 of its pieces 8 h + g. */
+/* Sums are turned: a lane has, of rows 2 t, 2 t + 1 and those 8 on, elements 2 n and 2 n + 1 of pieces 8 h + g. */
 typedef float row_sums[HALVES][WIDTH][4];
 
 /* ---- A block of keys ------------------------------------------------------------------------------------- */
@@ -80,8 +80,8 @@ DEVICE void clear_softmax(softmax_rows &rows) {
 }
 
 /*
- * Two chains of products, of even and of odd steps. Of no more than 8 rows both have the same left operand, whose second
- * eight rows are the first ones' other coordinates; the other half of each product is of no use.
+ * Two chains of products, of even and of odd steps. Of no more than 8 rows both have the same left operand, whose
+ * second eight rows are the first ones' other coordinates; the other half of each product is of no use.
  */
 DEVICE void multiply(float (&z)[2][4], const uint4 (&query)[HALVES][HEAD_STEPS], const pieces &x) {
     float odd[2][4];
