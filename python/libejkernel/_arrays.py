@@ -97,7 +97,7 @@ def _several(call, memory, given):
     """The end of a call that has not just one new result."""
     slots, made = memory.slots, []
     for slot, shape, dtype in call.made:
-        new = np.empty(shape, dtype)
+        new = _empty(shape, dtype)
         slots[slot] = _address_of(new)
         made.append(new)
     status = _execute(call.handle, memory.address, None, 0)
@@ -106,10 +106,10 @@ def _several(call, memory, given):
         _library.check(status)
     if call.order is not None:
         made = [made[i] if i >= 0 else given[-1 - i] for i in call.order]
-    return made[0] if call.result is None else call.result(*made)
+    return made[0] if call.result is None else _new_tuple(call.result, made)  # which its own __new__ calls, in Python
 
 
-_execute = _library.lib.ejk_plan_execute
+_execute, _empty, _new_tuple = _library.lib.ejk_plan_execute, np.empty, tuple.__new__
 
 _MAIN = """
 def {name}({parameters}):
@@ -284,7 +284,7 @@ class _Function:
         self.arguments = _signature.argument_list(operation)
         self.plans, self.recent = {}, {}
         names = {
-            "_at": _at, "_ndarray": np.ndarray, "_empty": np.empty, "_plans": self.plans, "_recent": self.recent,
+            "_at": _at, "_ndarray": np.ndarray, "_empty": _empty, "_plans": self.plans, "_recent": self.recent,
             "_NotFast": _NotFast, "_view_key": _view_key, "_target_key": _target_key, "_check": _library.check,
             "_slow": self.slow, "_execute": _execute, "_several": _several,
             "_list_key": _list_key, "_write_list": _write_list,

@@ -4,8 +4,8 @@
  * looked up in the library that the process has loaded. Those of 2.9 do for calls, but not for operators, which have to
  * be registered in Python there.
  *
- * All operators have one kernel. Their arguments are tensors (ejk_torch_form) and, last, the text of the call (calls.h),
- * which names those that are given; they return the results. Failures are PyTorch's RuntimeError with
+ * All operators have one kernel. Their arguments are tensors (ejk_torch_form) and, last, the text of the call
+ * (calls.h), which names those that are given; they return the results. Failures are PyTorch's RuntimeError with
  * "STATUS: sentence".
  */
 #ifndef EJKI_BINDINGS_TORCH_OPERATORS_H
@@ -32,9 +32,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_torch_start(const char *path, const char *c
 EJK_API EJK_NODISCARD ejk_status ejk_torch_call(const char *text, void *const *operands,
                                                 int32_t count, void **results, int32_t *made);
 
-/* How an operator takes tensors and returns results. */
+/* How an operator takes tensors and returns results; one by one is how PyTorch wants results of what updates. */
 typedef enum ejk_torch_form {
-    EJK_TORCH_VALUES = 0,  /* an optional tensor each, results one by one, as PyTorch wants it of what updates */
+    EJK_TORCH_VALUES = 0,  /* an optional tensor each, results one by one */
     EJK_TORCH_RESULTS = 1, /* an optional tensor each, a list of results */
     EJK_TORCH_LISTS = 2,   /* a list of those that are given, a list of results */
 } ejk_torch_form;
