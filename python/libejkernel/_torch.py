@@ -362,8 +362,10 @@ def {name}({parameters}):
             _found = _listed([{required}], _known.text)
         else:
             _found = _listed([_t for _t in ({tensors},) if _t is not None], _known.text)
-    except RuntimeError as _error:
-        _report(_error)
+    except (AttributeError, RuntimeError) as _error:
+        if _are_tensors({tensors}):
+            _report(_error)
+        return _slow({names})
     return _known.results(_found)
 """
 
@@ -385,6 +387,11 @@ def _report(error):
     if status.split()[-1:] and status.split()[-1] in _library.exceptions:
         raise _library.exceptions[status.split()[-1]](sentence.splitlines()[0]) from None
     raise error
+
+
+def _are_tensors(*given):
+    """Whether calls that differ in their tensors only may have these: arrays of others become tensors first."""
+    return all(each is None or isinstance(each, torch.Tensor) for each in given)
 
 
 def _is_tensor(argument):
@@ -423,6 +430,7 @@ class _Function(_foreign.Function):
         names = {
             "_calls": self.calls, "_slow": self.slow, "_grad_enabled": torch.is_grad_enabled,
             "_operator": self._functional(_operator), "_listed": self._functional(_listed), "_report": _report,
+            "_are_tensors": _are_tensors,
             "_transforms_active": _transforms_active, "_modes": torch._C._len_torch_dispatch_stack,
             "_below_autograd": torch._C._AutoDispatchBelowAutograd,
         }  # fmt: skip

@@ -102,6 +102,17 @@ def test_results_have_the_bits_of_c(name):
                 assert same_bits(array(result), right), f"{wish.call.text}: {each}"
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_arrays_of_others(enabled):
+    """They are taken by the first call of a kind and by later ones, alone and beside tensors."""
+    function, (q, k, v), _ = attention()
+    with torch.set_grad_enabled(enabled):
+        for given in ((k.numpy(), v.numpy()), (k, v), (k.numpy(), v.numpy()), (k, v.numpy())):
+            assert torch.equal(function(q, *given), function(q, k, v))
+    with pytest.raises(libejkernel.InvalidShape, match="value: axis"):
+        function(q, k, v[:, :, :3])
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_kernels_in_python(name):
     """Those of PyTorch 2.9 do what the operator does, in any version."""
