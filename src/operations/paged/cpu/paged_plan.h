@@ -10,6 +10,10 @@
 #include "operations/paged/cpu/paged_parameters.h"
 #include "operations/paged/shared/problem.cuh"
 
+/* Keys and values come from the second-level cache. */
+#ifdef EJKI_TIER_AVX512
+#define TILE_LOADS_ONCE
+#endif
 #include "kernels/simd/gemm_body.h"
 #include "kernels/simd/vec_bytes.h"
 

@@ -33,11 +33,10 @@ static double factor_of(const paged_cache *c, paged_size head) {
     return (double)c->factor * (c->scaled_rows ? 1 : (double)scale_of(c, 0, 0, head));
 }
 
-/* An element of a query; with query_scale rounded as the cache is. */
+/* An element of a query with query_scale, rounded as the cache is. */
 static float asked(const paged_problem *p, const paged_rows *rows, paged_size at) {
-    float v = element_load((ejk_dtype)p->dtype, rows->data, at);
-    if (p->query_scale == 0) return v;
-    v = (float)((double)v / p->query_scale);
+    const float v =
+        (float)((double)element_load((ejk_dtype)p->dtype, rows->data, at) / p->query_scale);
     switch (p->key.dtype) {
     case EJK_DTYPE_I8: return fminf(fmaxf(rintf(v), -128), 127);
     case EJK_DTYPE_F8E4M3: return ejki_e4m3_to_f32(ejki_f32_to_e4m3(v));
@@ -69,6 +68,13 @@ static void copy_lanes(const char *from, paged_size count, float *to, paged_size
     memcpy(to + whole * step, from + 4 * whole, 2);
 }
 
+/* Elements as floats, in whole vectors. */
+static void widen_row(ejk_dtype dtype, const char *from, paged_size count, float *to) {
+    const paged_size size = element_size(dtype);
+    for (paged_size d = 0; d < count; d += VL)
+        v_store(to + d, v_widen_some(dtype, from + d * size, count - d));
+}
+
 /* A query row as lanes `step` apart; those of its tail begin at lane `tail`. */
 static void load_query(const paged_problem *p, const paged_row *row, float *to, paged_size tail,
                        paged_size step, float *scratch) {
@@ -83,7 +89,10 @@ static void load_query(const paged_problem *p, const paged_row *row, float *to, 
             copy_lanes(element_at(dtype, parts[i]->data, start), sizes[i], to, step);
             continue;
         }
-        for (paged_size d = 0; d < sizes[i]; d++) scratch[d] = asked(p, parts[i], start + d);
+        if (p->query_scale == 0)
+            widen_row(dtype, element_at(dtype, parts[i]->data, start), sizes[i], scratch);
+        for (paged_size d = 0; p->query_scale != 0 && d < sizes[i]; d++)
+            scratch[d] = asked(p, parts[i], start + d);
         for (paged_size d = 0; d < lanes_of(sizes[i]); d++)
             put_lane(to + d * step, scratch, d, sizes[i]);
     }

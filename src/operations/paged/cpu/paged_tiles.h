@@ -124,18 +124,29 @@ static void begin_next(paged_many *m, paged_size products) {
     prefetch_rows(&m->prefetch_key, b->key + b->low, count, 0, key);
     prefetch_rows(&m->prefetch_value, b->value + b->low, count, 0, value);
     m->lines_each =
-        count * (ejki_cdiv(key, 64) + ejki_cdiv(value, 64)) / paged_most(products, 1) + 1;
+        count * (ejki_cdiv(key, LINE) + ejki_cdiv(value, LINE)) / paged_most(products, 1) + 1;
+    m->lines_each = paged_least(m->lines_each, GEMM_LINES);
+}
+
+/* The next of `a`, row after row, as far as there is room. */
+static inline void list_lines(paged_prefetch *a, paged_size room, gemm_prefetch *lines) {
+    paged_size n = lines->count;
+    while (n < room && a->row != a->end) {
+        const char *row = *a->row;
+        for (; n < room && a->at < a->bytes; a->at += LINE)
+            lines->line[n++] = (const float *)(const void *)(row + a->at);
+        if (a->at < a->bytes) break;
+        a->at = 0;
+        a->row++;
+    }
+    lines->count = n;
 }
 
 static void next_lines(paged_many *m, gemm_prefetch *lines) {
     lines->near = false;
     lines->count = 0;
-    while (lines->count < paged_least(m->lines_each, GEMM_LINES)) {
-        const char *line = prefetch_next(&m->prefetch_key, 64, NULL);
-        if (!line) line = prefetch_next(&m->prefetch_value, 64, NULL);
-        if (!line) return;
-        lines->line[lines->count++] = (const float *)(const void *)line;
-    }
+    list_lines(&m->prefetch_key, m->lines_each, lines);
+    list_lines(&m->prefetch_value, m->lines_each, lines);
 }
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
