@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over pages: defects of the system that it re-creates, each shown absent, and what bad tables are told. */
-#include "support/expect.h"
-
-#include <ejkernel/ejkernel.h>
+#include "support/context.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,7 +9,6 @@ enum { SEQUENCES = 8, KEYS = 300, HEADS = 2, GROUP = 2, QUERIES = HEADS * GROUP,
 enum { PAGE = 4, WIDTH = KEYS / PAGE, POOL = 601, ROWS = 64 };
 enum layout { TOKENS_FIRST, HEADS_FIRST, INTERLEAVED };
 
-static ejk_context *context;
 static float query[ROWS * QUERIES * D], out[ROWS * QUERIES * D];
 static float keys[SEQUENCES * KEYS * HEADS * D], values[SEQUENCES * KEYS * HEADS * D];
 static float cache[2 * POOL * PAGE * HEADS * D], *key_cache = cache,
@@ -508,19 +505,12 @@ static void codes_of_float8_are_read_as_they_are(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     for (int i = 0; i < ROWS * QUERIES * D; i++) query[i] = (float)sin(0.7 * i);
     for (int i = 0; i < SEQUENCES * KEYS * HEADS * D; i++) {
         keys[i] = (float)(2 * sin(1.3 * i + 0.1));
         values[i] = (float)cos(0.9 * i);
     }
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
+    return context_set_up(state);
 }
 
 int main(void) {
@@ -542,5 +532,5 @@ int main(void) {
         cmocka_unit_test(prompts_are_longer_than_a_task),
         cmocka_unit_test(codes_of_float8_are_read_as_they_are),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, context_tear_down);
 }

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over pages of elements of 8 bits: NaN among their codes, and what queries lose. */
-#include "support/expect.h"
-
-#include <ejkernel/ejkernel.h>
+#include "support/context.h"
 
 #include <math.h>
-
-static ejk_context *context;
 
 static ejk_tensor list(int32_t *from, int64_t count) {
     return ejk_tensor_1d(from, EJK_DTYPE_I32, count);
@@ -91,21 +87,10 @@ static void a_nan_of_float8_in_a_key_is_seen(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_queries_meet_bytes),
         cmocka_unit_test(a_nan_of_float8_in_a_key_is_seen),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }
