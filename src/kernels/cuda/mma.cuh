@@ -69,6 +69,12 @@ DEVICE uint4 load_piece(u32 from) {
     return x;
 }
 
+/* To global memory. */
+DEVICE void store_whole_piece(void *to, uint4 x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 /* Rows of a tensor: `group` heads for each token. */
 struct rows_of {
     const u16 *data; /* of the sequence's first token */

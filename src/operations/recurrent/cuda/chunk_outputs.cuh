@@ -10,7 +10,8 @@ DEVICE work outputs_of(const rec_problem &p, rec_size tiles, rec_size block) {
     const rec_view &v = p.view[REC_OUT];
     work w = work_of(p, tiles, block);
     w.value = rows_in(p, p.view[REC_VALUE], w.q, rec_head(&p, w.h, p.value_heads), w.j);
-    w.is_even = (((u64)v.data >> 1 | v.stride[0] | v.stride[1] | v.stride[2]) & 1) == 0;
+    const u64 places = (u64)v.data >> 1 | v.stride[0] | v.stride[1] | v.stride[2];
+    w.is_even = (places & 1) == 0, w.is_whole = (places & 7) == 0;
     return w;
 }
 

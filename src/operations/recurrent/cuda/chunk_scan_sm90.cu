@@ -14,6 +14,34 @@
 #include "operations/recurrent/cuda/chunk_wide.cuh"
 #include "operations/recurrent/cuda/chunk_outputs.cuh"
 
+/* ---- Outputs ---------------------------------------------------------------------------------------- */
+
+/*
+ * By way of the values, which are read: a warpgroup's 64 columns, 128 bytes of each token, of which a warp stores 16.
+ * Stores of 4 bytes, as sums lie, are four times as many and half of a sector each.
+ */
+DEVICE void put_outputs(const rec_problem &p, const work &w, int first, u32 stage, const float (&out)[8][4]) {
+    const rec_view &v = p.view[REC_OUT];
+    const int lane = threadIdx.x % 32, group = w.column / 64, row = w.column % 64 + lane / 8, piece = lane % 8;
+    const u32 tile = stage + VALUE + group * PANEL;
+    if (v.dtype == F32 || !w.is_whole) {
+        store_outputs(p, w, first, out);
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n += 2)
+        stmatrix_x4_trans(piece_at<64>(tile, 8 * (n + lane / 16) + lane % 8, w.column % 64 / 8 + lane / 8 % 2),
+                          pack(out[n][0], out[n][1]), pack(out[n][2], out[n][3]), pack(out[n + 1][0], out[n + 1][1]),
+                          pack(out[n + 1][2], out[n + 1][3]));
+    const rec_size step = p.reverse ? -4 * v.stride[1] : 4 * v.stride[1];
+    u16 *to = (u16 *)v.data + rec_at(&v, w.q.batch, rec_token(&p, &w.q, first + row), w.h) + w.j + 64 * group +
+              8 * piece;
+    named_barrier_sync(STORED + group, 128);
+#pragma unroll
+    for (int n = 0; n < 4; n++, to += step)
+        if (first + row + 4 * n < w.steps) store_whole_piece(to, load_piece(piece_at<64>(tile, row + 4 * n, piece)));
+}
+
 /* ---- A chunk ---------------------------------------------------------------------------------------- */
 
 /* `makes`: outputs, or what is kept; the state goes on either way. */
@@ -105,7 +133,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
         wgmma_wait<1>();
         hold(out);
         hold(own);
-        store_outputs(a.p, w, chunk * REC_CHUNK, (const float(&)[8][4])out);
+        put_outputs(a.p, w, chunk * REC_CHUNK, stage, (const float(&)[8][4])out);
     }
     wgmma_wait<0>();
     hold(s);

@@ -52,7 +52,7 @@ struct work {
     int steps, column, part; /* the warp's first column in the block, its 64 rows */
     rec_size j;        /* the block's first */
     rows_of key, query, value;
-    bool is_even; /* pairs of outputs begin at multiples of 4 bytes */
+    bool is_even, is_whole; /* pairs of outputs begin at multiples of 4 bytes, runs of eight at those of 16 */
 };
 
 /* ---- Memory ----------------------------------------------------------------------------------------- */

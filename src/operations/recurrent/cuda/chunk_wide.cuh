@@ -168,6 +168,7 @@ DEVICE void begin_pieces(const u32 (&u)[OF_U][16], u32 stage, float (&s)[KEY_SIZ
 #define FULL     1
 #define EMPTY    (FULL + STAGES)
 #define COPIED   (EMPTY + STAGES)
+#define STORED   (COPIED + 1) /* and the next, of a second group */
 
 /* Chunk n has come: what is made of its rows is made. */
 template <bool makes, typename function> DEVICE void end_copy(int n, char *stages, function make) {
