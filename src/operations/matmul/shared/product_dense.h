@@ -333,33 +333,60 @@ static mm_size rows_stored(const product_block *k, bool last) {
     return stores ? k->rows / TILE_ROWS * TILE_ROWS : 0;
 }
 
-/* Products of a block's rows with `panels` panels of b, which is packed; sums are those of the first panel, and results
- * of the first `stored` rows in the first `whole` panels begin at `out`. */
-INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add,
-                     float *sums, mm_size stored, int64_t whole, float *out) {
+/* Panels of b that are multiplied: `count` of them, packed for `words` words. Sums are those of the first one, and
+ * results of the first `stored` rows in the first `whole` panels begin at `out`. */
+typedef struct product_panels {
+    int64_t count, words;
+    bool fit, add;
+    float *sums;
+    mm_size stored;
+    int64_t whole;
+    float *out;
+} product_panels;
+
+/* Rows `t` on of a block, as many as a tile has, with panel `n`. */
+INLINE void multiply_tile(product_block *k, const product_panels *panels, tile_fn all, tile_fn rest,
+                          mm_size t, int64_t n, tile_places *places) {
+    const int64_t words = panels->words;
+    const bool last = t + TILE_ROWS >= k->rows;
+    const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
+    float *c = panels->sums + (n * k->capacity + t) * TILE_COLUMNS;
+    places->results = t < panels->stored && n < panels->whole;
+    places->to = places->results ? panels->out + t * k->p->out.row + n * TILE_COLUMNS : c;
+    places->row = places->results ? k->p->out.row : TILE_COLUMNS;
+    places->next = last || (places->results && !panels->add) ? NULL : c + TILE_ROWS * TILE_COLUMNS;
+#ifdef TILE_BF16_DOT
+    if (!panels->fit || !k->fit[t / TILE_ROWS]) {
+        tile_exact(ejki_min(k->rows - t, TILE_ROWS), words, a, b, c, panels->add, places);
+        return;
+    }
+#endif
+    (last ? rest : all)(words, a, b, c, panels->add, places);
+}
+
+/*
+ * Products of a block's rows with panels of b, one panel after the other or, `by_rows`, a tile's rows: so results of a
+ * depth that is one block are written side by side, as many as b is packed for.
+ */
+INLINE void multiply(product_block *k, const product_panels *panels, const bool by_rows) {
     const tile_fn all = tile_of(TILE_ROWS), rest = tile_of((k->rows - 1) % TILE_ROWS + 1);
+    const int64_t rows = ejki_cdiv(k->rows, TILE_ROWS);
+    const int64_t outer = by_rows ? rows : panels->count, inner = by_rows ? panels->count : rows;
     tile_places places;
     places.ahead = &k->ahead;
     places.near = shape_is_small() && shape_is_flat(k->rows);
-    for (int64_t n = 0; n < panels; n++, sums += k->capacity * TILE_COLUMNS)
-        for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
-            const bool last = t + TILE_ROWS >= k->rows;
-            const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
-            float *c = sums + t * TILE_COLUMNS;
-            places.results = t < stored && n < whole;
-            places.to = places.results ? out + t * k->p->out.row + n * TILE_COLUMNS : c;
-            places.row = places.results ? k->p->out.row : TILE_COLUMNS;
-            places.next = last ? NULL : c + TILE_ROWS * TILE_COLUMNS;
-#ifdef TILE_BF16_DOT
-            if (!fit || !k->fit[t / TILE_ROWS]) {
-                tile_exact(ejki_min(k->rows - t, TILE_ROWS), words, a, b, c, add, &places);
-                continue;
-            }
-#else
-            (void)fit;
-#endif
-            (last ? rest : all)(words, a, b, c, add, &places);
-        }
+    for (int64_t i = 0; i < outer; i++)
+        for (int64_t j = 0; j < inner; j++)
+            multiply_tile(k, panels, all, rest, (by_rows ? i : j) * TILE_ROWS, by_rows ? j : i,
+                          &places);
+}
+static __attribute__((noinline)) void multiply_by_panels(product_block *k,
+                                                         const product_panels *panels) {
+    multiply(k, panels, false);
+}
+static __attribute__((noinline)) void multiply_by_rows(product_block *k,
+                                                       const product_panels *panels) {
+    multiply(k, panels, true);
 }
 
 /* Whether b is read without being packed. */
@@ -396,7 +423,7 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
     if (depth == 0)
         memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
     for (mm_size first = 0, own; first < depth; first += own) {
-        own = ejki_min(depth - first, shape_depth(k->rows) * TILE_UNIT);
+        own = ejki_min(depth - first, shape_depth(k->rows, p->b.flipped) * TILE_UNIT);
         if (p->run) own = ejki_min(own, p->run - first % p->run);
         const mm_size next = first + own;
         const bool last = next == depth;
@@ -410,7 +437,11 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                          k->sums + half * each * k->capacity * TILE_COLUMNS);
             continue;
         }
-        const bool panels_ahead = shape_asks_panels(k->rows);
+        const bool by_rows = VL == 16 && first == 0 && last && rows_stored(k, last) > 0;
+        const mm_size wide_pack =
+            by_rows ? PACK_COLUMNS * PRODUCT_DEPTH / words / TILE_COLUMNS * TILE_COLUMNS
+                    : PACK_COLUMNS;
+        const bool panels_ahead = shape_asks_panels(k->rows, p->b.flipped);
         if (!panels_ahead)
             look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
                        panels * ejki_cdiv(k->rows, TILE_ROWS));
@@ -419,8 +450,8 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
             float *sums = k->sums + half * each * k->capacity * TILE_COLUMNS;
             const mm_size from = column + (half ? p->columns : 0);
             for (mm_size j = 0, some; j < columns; j += some) {
-                some = ejki_min(columns - j, PACK_COLUMNS);
 #ifdef TILE_AMX
+                some = ejki_min(columns - j, PACK_COLUMNS);
                 /* Sums that become results at once need no room but that of the first ones. */
                 const bool at_once = first == 0 && last && !p->gated;
                 if (at_once) k->sums_from = j;
@@ -428,6 +459,7 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                            j + some < columns ? b_at(dtype, k, first, from + j + some) : b,
                            sums + (at_once ? 0 : j * k->capacity));
 #else
+                some = ejki_min(columns - j, wide_pack);
                 const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
                 if (p->scale.present && p->split != MM_DEPTH)
                     scale_b(k, first, own, from + j, some, k->b);
@@ -439,15 +471,22 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                                : second ? b_at(dtype, k, first, column + p->columns)
                                         : b,
                                more || second || last ? own : ejki_min(own, depth - next),
-                               ejki_min(left, PACK_COLUMNS),
+                               ejki_min(left, wide_pack),
                                ejki_cdiv(some, TILE_COLUMNS) * ejki_cdiv(k->rows, TILE_ROWS));
                 }
                 const mm_size stored = rows_stored(k, last);
                 const mm_size whole = some / TILE_COLUMNS;
                 const mm_size at = k->s->out + (k->s->first + k->row) * p->out.row + k->column + j;
                 float *out = stored > 0 ? element_at(EJK_DTYPE_F32, p->out.data, at) : NULL;
-                multiply(k, ejki_cdiv(some, TILE_COLUMNS), words, fit, first > 0,
-                         sums + j * k->capacity, stored, whole, out);
+                const product_panels packed = {.count = ejki_cdiv(some, TILE_COLUMNS),
+                                               .words = words,
+                                               .fit = fit,
+                                               .add = first > 0,
+                                               .sums = sums + j * k->capacity,
+                                               .stored = stored,
+                                               .whole = whole,
+                                               .out = out};
+                (by_rows ? multiply_by_rows : multiply_by_panels)(k, &packed);
                 if (stored > 0) {
                     finish_part(k, stored, k->rows, j, j + some);
                     finish_part(k, 0, stored, j + whole * TILE_COLUMNS, j + some);

@@ -109,13 +109,14 @@ static inline bool shape_is_small(void) {
     const ejk_cpu_info *cpu = ejk_cpu();
     return strcmp(cpu->vendor, "intel") == 0 && cpu->l1d_bytes <= 32 << 10;
 }
-/* Words of the depth in a block for that many rows, and rows up to which b is not packed; bits depend on neither. */
-static inline int64_t shape_depth(int64_t rows) {
-    return !shape_is_small() ? PRODUCT_DEPTH : rows <= 128 ? 64 : PRODUCT_DEPTH;
+/* Whether only the panels that are packed next are asked for, as the second-level cache has no room for more: that of
+ * a block of few rows has. Columns of b that are contiguous lie far apart, and few sets of that cache have all. */
+static inline bool shape_asks_panels(int64_t rows, bool flipped) {
+    return shape_is_small() && (rows > 128 || flipped);
 }
-/* Whether only the panels that are packed next are asked for, as the second-level cache has no room for more. */
-static inline bool shape_asks_panels(int64_t rows) {
-    return shape_is_small() && rows > 128;
+/* Words of the depth in a block for that many rows, and rows up to which b is not packed; bits depend on neither. */
+static inline int64_t shape_depth(int64_t rows, bool flipped) {
+    return shape_is_small() && !shape_asks_panels(rows, flipped) ? 64 : PRODUCT_DEPTH;
 }
 static inline int64_t shape_stream_rows(void) {
     return shape_is_small() ? TILE_ROWS : STREAM_ROWS;
