@@ -20,6 +20,11 @@
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
 #ifndef TILE_AMX
+/* Whether tiles of this tier may pack b. */
+#define TILE_PACKS (VL == 16 && TILE_UNIT == 1)
+/* Rows that lie behind the one that a tile packs: as far ahead lines are asked for into the first-level cache. */
+enum { TILE_PACKS_AHEAD = 6 };
+
 /* Where sums of a tile go, and what is asked for meanwhile: sums of the next tile, NULL for none, the rows that results
  * go to, and lines that b has later. */
 typedef struct tile_places {
@@ -29,9 +34,11 @@ typedef struct tile_places {
     bool results;
     bool near; /* sums are asked for into the first-level cache */
     product_ahead *ahead;
+    const char *raw; /* b as it lies in memory, for a tile that packs it */
+    int64_t stride;  /* bytes from one of its rows to the next */
 } tile_places;
 
-typedef void (*tile_fn)(int64_t words, const float *a, const float *b, const float *c, bool add,
+typedef void (*tile_fn)(int64_t words, const float *a, float *b, const float *c, bool add,
                         const tile_places *places);
 
 /* Takes the next of the lines that are asked for. */
@@ -46,51 +53,80 @@ INLINE const char *take_line(product_ahead *ahead) {
     return line;
 }
 
+/* One word of the depth: where `packs`, a row of b becomes one of its panel first. */
+INLINE void tile_step(const bool packs, const ejk_dtype dtype, const int rows, const float *a,
+                      float *b, const char *raw, int64_t stride, vf sum[TILE_ROWS][TILE_VECTORS]) {
+    if (packs) {
+        const uintptr_t later = (uintptr_t)raw + (uintptr_t)(TILE_PACKS_AHEAD * stride);
+        EJKI_UNROLL for (int at = 0; at < TILE_COLUMNS * element_size(dtype); at += 64)
+            __builtin_prefetch((const void *)(later + (uintptr_t)at), 0, 3);
+        EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += VL)
+            v_store(b + j, v_widen(dtype, element_at(dtype, raw, j)));
+    }
+    gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+}
+
 /* One line is asked for at a step, so that requests never queue up. */
-INLINE void tile(const int rows, int64_t words, const float *a, const float *b, const float *c,
-                 bool add, const tile_places *places) {
+INLINE void tile(const bool packs, const ejk_dtype dtype, const int rows, int64_t words,
+                 const float *a, float *b, const float *c, bool add, const tile_places *places) {
     const float *end = a + words * TILE_ROWS;
-    product_ahead *ahead = places->ahead;
+    const char *raw = places->raw;
+    const int64_t stride = places->stride, row = places->row;
+    float *to = places->to;
     vf sum[TILE_ROWS][TILE_VECTORS];
+#define TILE_STEP_ON                                                                               \
+    {                                                                                              \
+        tile_step(packs, dtype, rows, a, b, raw, stride, sum);                                     \
+        a += TILE_ROWS, b += TILE_COLUMNS;                                                         \
+        if (packs) raw += stride;                                                                  \
+    }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
         sum[i][j] = add ? v_load(c + i * TILE_COLUMNS + j * VL) : v_zero();
     const float *line = places->next, *last = line ? line + rows * TILE_COLUMNS : NULL;
     for (; places->near && line < last && a < end; line += 16) {
         __builtin_prefetch(line, 0, 3);
-        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
-        a += TILE_ROWS;
-        b += TILE_COLUMNS;
+        TILE_STEP_ON
     }
-    for (; line < last && a < end; line += 16, a += TILE_ROWS, b += TILE_COLUMNS) {
+    for (; line < last && a < end; line += 16) {
         __builtin_prefetch(line, 0, 2);
-        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
+        TILE_STEP_ON
     }
     for (int64_t i = 0; places->results && i < rows && a < end; i++) {
         EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += 16)
-            __builtin_prefetch(places->to + i * places->row + j, 0, 2);
-        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
-        a += TILE_ROWS;
-        b += TILE_COLUMNS;
+            __builtin_prefetch(to + i * row + j, 0, 2);
+        TILE_STEP_ON
     }
-    for (int64_t n = ahead->each; n > 0 && ahead->rows > 0 && a < end; n--) {
-        __builtin_prefetch(take_line(ahead), 0, 2);
-        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
-        a += TILE_ROWS;
-        b += TILE_COLUMNS;
+    product_ahead ahead = *places->ahead;
+    for (int64_t n = ahead.each; n > 0 && ahead.rows > 0 && a < end; n--) {
+        __builtin_prefetch(take_line(&ahead), 0, 2);
+        TILE_STEP_ON
     }
-    EJKI_UNROLL_TWICE for (; a < end; a += TILE_ROWS, b += TILE_COLUMNS)
-        gemm_step(rows, TILE_VECTORS, a, 1, b, sum);
-    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-        v_store(places->to + i * places->row + j * VL, sum[i][j]);
+    *places->ahead = ahead;
+    EJKI_UNROLL_TWICE while (a < end) TILE_STEP_ON
+#undef TILE_STEP_ON
+        EJKI_UNROLL for (int i = 0; i < rows; i++)
+            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+                v_store(to + i * row + j * VL, sum[i][j]);
 }
 
 #define TILE_DEFINE(n)                                                                             \
-    static __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,  \
+    static __attribute__((noinline)) void tile_##n(int64_t words, const float *a, float *b,        \
                                                    const float *c, bool add,                       \
                                                    const tile_places *places) {                    \
-        tile(n, words, a, b, c, add, places);                                                      \
+        tile(false, EJK_DTYPE_F32, n, words, a, b, c, add, places);                                \
     }
 TILE_ROW_COUNTS(TILE_DEFINE)
+
+#if TILE_PACKS
+INLINE void tile_packing(const ejk_dtype dtype, int64_t words, const float *a, float *b,
+                         const float *c, bool add, const tile_places *places) {
+    tile(true, dtype, TILE_ROWS, words, a, b, c, add, places);
+}
+TYPED_DEFINE(void, tile_packing,
+             (int64_t words, const float *a, float *b, const float *c, bool add,
+              const tile_places *places),
+             words, a, b, c, add, places)
+#endif
 
 /* The smallest tile that has `rows` rows; what it has more is not looked at. */
 static tile_fn tile_of(int64_t rows) {
@@ -342,6 +378,7 @@ typedef struct product_panels {
     mm_size stored;
     int64_t whole;
     float *out;
+    const char *raw; /* b where it lies, if the first rows' tiles are to pack it */
 } product_panels;
 
 /* Rows `t` on of a block, as many as a tile has, with panel `n`. */
@@ -349,7 +386,8 @@ INLINE void multiply_tile(product_block *k, const product_panels *panels, tile_f
                           mm_size t, int64_t n, tile_places *places) {
     const int64_t words = panels->words;
     const bool last = t + TILE_ROWS >= k->rows;
-    const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
+    const float *a = k->a + t * PRODUCT_DEPTH;
+    float *b = k->b + n * words * TILE_COLUMNS;
     float *c = panels->sums + (n * k->capacity + t) * TILE_COLUMNS;
     places->results = t < panels->stored && n < panels->whole;
     places->to = places->results ? panels->out + t * k->p->out.row + n * TILE_COLUMNS : c;
@@ -358,6 +396,13 @@ INLINE void multiply_tile(product_block *k, const product_panels *panels, tile_f
 #ifdef TILE_BF16_DOT
     if (!panels->fit || !k->fit[t / TILE_ROWS]) {
         tile_exact(ejki_min(k->rows - t, TILE_ROWS), words, a, b, c, panels->add, places);
+        return;
+    }
+#elif TILE_PACKS
+    if (panels->raw && t == 0) {
+        const ejk_dtype dtype = dtype_of(&k->p->b);
+        places->raw = element_at(dtype, panels->raw, n * TILE_COLUMNS);
+        CALL_TYPED(dtype, tile_packing, words, a, b, c, panels->add, places);
         return;
     }
 #endif
@@ -375,6 +420,8 @@ INLINE void multiply(product_block *k, const product_panels *panels, const bool 
     tile_places places;
     places.ahead = &k->ahead;
     places.near = shape_is_small() && shape_is_flat(k->rows);
+    places.raw = NULL;
+    places.stride = k->p->b.row * element_size(dtype_of(&k->p->b));
     for (int64_t i = 0; i < outer; i++)
         for (int64_t j = 0; j < inner; j++)
             multiply_tile(k, panels, all, rest, (by_rows ? i : j) * TILE_ROWS, by_rows ? j : i,
@@ -389,10 +436,21 @@ static __attribute__((noinline)) void multiply_by_rows(product_block *k,
     multiply(k, panels, true);
 }
 
+/* Whether elements of b are multiplied as they are. */
+static bool is_bare(const mm_product *p) {
+    return !p->quant.present && !(p->scale.present && p->split != MM_DEPTH);
+}
+
+/* Whether the first rows' tiles pack `columns` columns of b. */
+static bool tiles_pack(const product_block *k, mm_size columns) {
+    return TILE_PACKS && shape_is_small() && is_bare(k->p) && !k->p->b.flipped &&
+           k->rows >= TILE_ROWS && columns % TILE_COLUMNS == 0;
+}
+
 /* Whether b is read without being packed. */
 static bool streams(const product_block *k) {
     const mm_product *p = k->p;
-    if (p->quant.present || (p->scale.present && p->split != MM_DEPTH)) return false;
+    if (!is_bare(p)) return false;
     return k->rows <= (p->b.flipped ? TILE_ROWS : shape_stream_rows());
 }
 
@@ -460,7 +518,9 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                            sums + (at_once ? 0 : j * k->capacity));
 #else
                 some = ejki_min(columns - j, wide_pack);
-                const bool fit = CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
+                const char *raw = tiles_pack(k, some) ? b_at(dtype, k, first, from + j) : NULL;
+                const bool fit =
+                    raw || CALL_TYPED(dtype, pack_b, k, first, own, from + j, some, k->b);
                 if (p->scale.present && p->split != MM_DEPTH)
                     scale_b(k, first, own, from + j, some, k->b);
                 if (panels_ahead) {
@@ -485,7 +545,8 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                                                .sums = sums + j * k->capacity,
                                                .stored = stored,
                                                .whole = whole,
-                                               .out = out};
+                                               .out = out,
+                                               .raw = raw};
                 (by_rows ? multiply_by_rows : multiply_by_panels)(k, &packed);
                 if (stored > 0) {
                     finish_part(k, stored, k->rows, j, j + some);
