@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of 16 and 8 bits in a tier's vectors have the bits that tensor/convert.h gives each alone, a NaN those of any
- * NaN; short powers and inverses are as near as vec_halves.h says. TIER is the tier's name.
+ * Elements of 16 and 8 bits in a tier's vectors have the bits that tensor/convert.h gives each alone, where a NaN may
+ * have those of another; short powers and inverses are as near as vec_halves.h says. TIER is the tier's name.
  */
 #include <math.h>
 
