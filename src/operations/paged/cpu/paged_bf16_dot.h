@@ -60,7 +60,7 @@ static inline __attribute__((always_inline)) vf v_line_operand(ejk_dtype dtype, 
 }
 static inline __attribute__((always_inline)) vf v_rest_operand(ejk_dtype dtype, const void *p,
                                                                int64_t n) {
-    return v_operand_first(dtype, p, n);
+    return n == LANES ? v_operand(dtype, p) : v_operand_first(dtype, p, n);
 }
 static inline bool operand_seen_nan(operand_seen seen) {
     (void)seen;

@@ -32,7 +32,7 @@ static inline __attribute__((always_inline)) float line_unit(ejk_dtype dtype) {
 }
 static inline __attribute__((always_inline)) vf v_rest_operand(ejk_dtype dtype, const void *p,
                                                                int64_t n) {
-    const vf v = v_stored_first(dtype, p, n);
+    const vf v = n == VL ? v_stored(dtype, p) : v_stored_first(dtype, p, n);
     return line_unit(dtype) == 1 ? v : v_mul(v, v_set1(1 / line_unit(dtype)));
 }
 typedef v_f8_line operand_line;
@@ -115,6 +115,19 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
     return false;
 }
 
+/* What lines leave of values, from d on, for all types and numbers of rows. */
+static EJKI_SHARED void add_rest(ejk_dtype dtype, int rows, const char *const *value,
+                                 const float *weights, paged_size d, paged_size dim, float *sums) {
+    for (; d < dim; d += VL, sums += rows * VL)
+        for (int k = 0; k < VALUES_AT_ONCE; k++) {
+            const char *from = value[k] + d * stored_size(dtype);
+            const vf v = v_rest_operand(dtype, from, paged_least(dim - d, VL));
+            for (int r = 0; r < rows; r++)
+                v_store(sums + r * VL,
+                        v_fma(v_set1(weights[r * BLOCK + k]), v, v_load(sums + r * VL)));
+        }
+}
+
 /* Sums of `rows` rows, whose vectors take turns, take in VALUES_AT_ONCE values; weights are BLOCK floats from row to
  * row. */
 static inline __attribute__((always_inline)) void
@@ -129,7 +142,7 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
         operand_line line[VALUES_AT_ONCE];
         EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
             begin_line(dtype, value[k] + d * size, &line[k], seen);
-        EJKI_UNROLL for (int part = 0; part < in_line / VL; part++, sums += rows * VL) {
+        UNROLL_PARTS for (int part = 0; part < in_line / VL; part++, sums += rows * VL) {
             vf sum[4];
             EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_load(sums + r * VL);
             EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++) {
@@ -140,12 +153,7 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
         }
         prefetch_beside(prefetch, VALUES_AT_ONCE, ahead);
     }
-    for (; d < dim; d += VL, sums += rows * VL)
-        for (int k = 0; k < VALUES_AT_ONCE; k++) {
-            const vf v = v_rest_operand(dtype, value[k] + d * size, paged_least(dim - d, VL));
-            EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(
-                sums + r * VL, v_fma(v_set1(weights[r * BLOCK + k]), v, v_load(sums + r * VL)));
-        }
+    if (d < dim) add_rest(dtype, rows, value, weights, d, dim, sums);
 }
 
 /* PAGED_PACK values packed for tiles, padded with zeros to whole vectors. */

@@ -23,8 +23,8 @@ typedef struct paged_few {
 } paged_few;
 
 /* Addresses of `n` rows for a head, `step` bytes behind the item's first; zeros have no heads. */
-static inline void head_rows(const char *const *rows, paged_size t, int n, paged_size step,
-                             const paged_block *b, const char **out) {
+static EJKI_SHARED void head_rows(const char *const *rows, paged_size t, int n, paged_size step,
+                                  const paged_block *b, const char **out) {
     for (int i = 0; i < n; i++)
         out[i] = rows[t + i] + (t + i >= b->low && t + i < b->high ? step : 0);
 }

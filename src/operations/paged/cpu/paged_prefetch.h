@@ -19,6 +19,13 @@
 
 enum { LINE = 64 };
 
+/* Vectors of a line: up to 16 of them in the scalar tier. */
+#ifdef EJKI_TIER_SCALAR
+#define UNROLL_PARTS EJKI_UNROLL_TWICE
+#else
+#define UNROLL_PARTS EJKI_UNROLL
+#endif
+
 /* What is left of some rows, each `bytes` bytes from `offset` on. */
 typedef struct paged_prefetch {
     const char *const *row, *const *end;

@@ -13,17 +13,41 @@
 #endif
 #include "operations/paged/cpu/paged_sums.h"
 
+/* What lines leave of keys, from d on, for all types and numbers of rows. */
+static EJKI_SHARED void multiply_rest(ejk_dtype dtype, int rows, const char *const *key,
+                                      paged_size d, paged_size dim, const float *query, vf *sum) {
+    const int keys = VL / rows;
+    for (; d < dim; d += LANES, query += rows * VL)
+        for (int k = 0; k < keys; k++) {
+            const char *from = key[k] + d * stored_size(dtype);
+            const vf v = v_rest_operand(dtype, from, paged_least(dim - d, LANES));
+            for (int r = 0; r < rows; r++)
+                sum[r * keys + k] = OPERAND_TERM(v_load(query + r * VL), v, sum[r * keys + k]);
+        }
+}
+
+/* Keys or their tails, and what queries have for them. */
+typedef struct few_keys {
+    const char *const *key;
+    paged_size dim;
+    const float *query;
+    const paged_lines *prefetch;
+} few_keys;
+
 /* sum[r * keys + k] += row r times key k, a line of each at a time; vectors of rows take turns. */
-static inline __attribute__((always_inline)) void
-multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, paged_size dim,
-              const float *query, vf sum[VL], operand_seen *seen, const paged_lines *prefetch) {
+static inline __attribute__((always_inline)) void multiply_keys(const ejk_dtype dtype,
+                                                                const int rows, const few_keys *f,
+                                                                vf sum[VL], operand_seen *seen) {
     const int keys = VL / rows, size = (int)stored_size(dtype), in_line = LINE / size;
+    const char *const *key = f->key;
+    const float *query = f->query;
+    const paged_size dim = f->dim;
     paged_size d = 0;
-    for (uintptr_t ahead = 0; d + in_line <= dim; d += in_line, ahead += prefetch->step) {
+    for (uintptr_t ahead = 0; d + in_line <= dim; d += in_line, ahead += f->prefetch->step) {
         operand_line line[VL];
         EJKI_UNROLL for (int k = 0; k < keys; k++)
             begin_line(dtype, key[k] + d * size, &line[k], seen);
-        EJKI_UNROLL for (int part = 0; part < in_line / LANES; part++, query += rows * VL) {
+        UNROLL_PARTS for (int part = 0; part < in_line / LANES; part++, query += rows * VL) {
             vf q[4];
             EJKI_UNROLL for (int r = 0; r < rows; r++) q[r] = v_load(query + r * VL);
             EJKI_UNROLL for (int k = 0; k < keys; k++) {
@@ -32,13 +56,13 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
                     OPERAND_TERM(q[r], v, sum[r * keys + k]);
             }
         }
-        prefetch_beside(prefetch, keys, ahead);
+        prefetch_beside(f->prefetch, keys, ahead);
     }
-    for (; d < dim; d += LANES, query += rows * VL) EJKI_UNROLL for (int k = 0; k < keys; k++) {
-            const vf v = v_rest_operand(dtype, key[k] + d * size, paged_least(dim - d, LANES));
-            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
-                OPERAND_TERM(v_load(query + r * VL), v, sum[r * keys + k]);
-        }
+    if (d == dim) return;
+    vf kept[VL];
+    EJKI_UNROLL for (int k = 0; k < VL; k++) kept[k] = sum[k];
+    multiply_rest(dtype, rows, key, d, dim, query, kept);
+    EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = kept[k];
 }
 
 static inline __attribute__((always_inline)) vf in_units(ejk_dtype dtype, vf sum) {
@@ -79,12 +103,21 @@ static inline few_pass pass_of(const paged_few *f, bool values) {
                       .seen = operand_seen_none()};
 }
 
+/* out[i] = from[i] + step. Four pointers stay in registers, more are in memory, where a loop is as good. */
+static inline __attribute__((always_inline)) void step_rows(const char *const *from, const int n,
+                                                            paged_size step, const char **out) {
+    if (n <= 4)
+        EJKI_UNROLL for (int i = 0; i < n; i++) out[i] = from[i] + step;
+    else
+        EJKI_UNROLL_NOT for (int i = 0; i < n; i++) out[i] = from[i] + step;
+}
+
 /* Addresses of `n` rows from t on, `step` bytes behind the item's first head; zeros have no heads. */
 static inline __attribute__((always_inline)) void rows_at(const few_pass *s, const char *const *row,
                                                           paged_size t, const int n,
                                                           paged_size step, const char **out) {
     if (t >= s->low && t + n <= s->high)
-        EJKI_UNROLL for (int i = 0; i < n; i++) out[i] = row[t + i] + step;
+        step_rows(row + t, n, step, out);
     else
         head_rows(row, t, n, step, s->f->block, out);
 }
@@ -170,8 +203,8 @@ find_heads(const few_pass *p, few_ahead *ahead, const int n, paged_size bytes, p
     const bool whole = t >= p->low && t + n <= p->high;
     const bool has_tail = !p->values && p->tail_dim > 0;
     if (h > first && whole) {
-        EJKI_UNROLL for (int k = 0; k < n; k++) s->row[k] += p->step;
-        if (has_tail) EJKI_UNROLL for (int k = 0; k < n; k++) s->tail[k] += p->tail_step;
+        step_rows(s->row, n, p->step, s->row);
+        if (has_tail) step_rows(s->tail, n, p->tail_step, s->tail);
     } else {
         rows_at(p, p->row, t, n, h * p->step, s->row);
         if (has_tail) rows_at(p, p->tail, t, n, h * p->tail_step, s->tail);
@@ -204,10 +237,12 @@ score_keys(const ejk_dtype dtype, const int rows, few_pass *p, few_ahead *ahead,
             EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
             find_heads(p, ahead, keys, bytes, first, h, t, prefetches, left, &s);
             left = heads > 1 && !ahead->single ? keys : 0;
-            multiply_keys(dtype, rows, s.row, p->dim, query, sum, &seen, &s.prefetch);
-            if (p->tail_dim > 0)
-                multiply_keys(dtype, rows, s.tail, p->tail_dim, query + rows * padded(p->dim), sum,
-                              &seen, &none);
+            few_keys part = {s.row, p->dim, query, &s.prefetch};
+            for (;;) { /* twice where keys have tails: two copies take twice as long to compile */
+                multiply_keys(dtype, rows, &part, sum, &seen);
+                if (part.key == s.tail || p->tail_dim == 0) break;
+                part = (few_keys){s.tail, p->tail_dim, query + rows * padded(p->dim), &none};
+            }
             v_store(products, in_units(dtype, v_sums(sum)));
             EJKI_UNROLL for (int r = 0; r < rows; r++)
                 memcpy(scores + r * BLOCK, products + r * keys, (size_t)keys * sizeof(float));
