@@ -114,17 +114,22 @@ INLINE void write_groups(const ejk_dtype dtype, const gate_kind gate, const bool
                     b->p->group);
 }
 
-INLINE void norm_groups(const ejk_dtype dtype, const gate_kind gate, const bool stream, batch *b) {
-    if (gate == GATE_NONE || b->p->norm_first) {
+INLINE void batch_squares(const gate_kind gate, batch *b, const ejk_dtype dtype) {
+    if (gate == GATE_NONE || b->p->norm_first)
         take_squares(dtype, GATE_NONE, b);
-        write_groups(dtype, gate, false, stream, b);
-    } else {
+    else
         take_squares(dtype, gate, b);
-        write_groups(dtype, GATE_NONE, true, stream, b);
-    }
 }
 
-NORM_BATCHES(norm_groups)
+INLINE void batch_results(const gate_kind gate, batch *b, const ejk_dtype dtype,
+                          const bool stream) {
+    if (gate == GATE_NONE || b->p->norm_first)
+        write_groups(dtype, gate, false, stream, b);
+    else
+        write_groups(dtype, GATE_NONE, true, stream, b);
+}
+
+NORM_BATCHES(batch_squares, batch_results)
 
 /* ---- Tasks ------------------------------------------------------------------------------------------- */
 

@@ -132,30 +132,46 @@ static inline void take_weights(const norm_problem *p, float *weights) {
 
 /* ---- Batches ----------------------------------------------------------------------------------------- */
 
-/* The caller's `batch`, by a function for each type, kind of gate and of store: body(dtype, gate, stream, batch). */
-#define NORM_BATCH(name, body, dtype, stream)                                                      \
+/* The caller's `batch`, by functions for each type and kind of gate: sums(gate, batch, dtype), then results, for each
+ * kind of store: write(gate, batch, dtype, stream). */
+#define NORM_BATCH(name, body, ...)                                                                \
     static __attribute__((noinline)) void name(batch *b) {                                         \
         const gate_kind gate = gate_of(b->p);                                                      \
         if (gate == GATE_SILU)                                                                     \
-            body(dtype, GATE_SILU, stream, b);                                                     \
+            body(GATE_SILU, b, __VA_ARGS__);                                                       \
         else if (gate == GATE_SIGMOID)                                                             \
-            body(dtype, GATE_SIGMOID, stream, b);                                                  \
+            body(GATE_SIGMOID, b, __VA_ARGS__);                                                    \
         else                                                                                       \
-            body(dtype, GATE_NONE, stream, b);                                                     \
+            body(GATE_NONE, b, __VA_ARGS__);                                                       \
     }
-#define NORM_BATCHES(body)                                                                         \
-    NORM_BATCH(batch_f32, body, EJK_DTYPE_F32, false)                                              \
-    NORM_BATCH(batch_f32_stream, body, EJK_DTYPE_F32, true)                                        \
-    NORM_BATCH(batch_bf16, body, EJK_DTYPE_BF16, false)                                            \
-    NORM_BATCH(batch_bf16_stream, body, EJK_DTYPE_BF16, true)                                      \
-    NORM_BATCH(batch_f16, body, EJK_DTYPE_F16, false)                                              \
+#if VL > 4 /* there are stores past the caches */
+#define NORM_STREAMS(type, write, dtype) NORM_BATCH(stream_##type, write, dtype, true)
+#else
+#define NORM_STREAMS(type, write, dtype)                                                           \
+    static void stream_##type(batch *b) {                                                          \
+        write_##type(b);                                                                           \
+    }
+#endif
+#define NORM_BATCHES(sums, write)                                                                  \
+    NORM_BATCH(sums_f32, sums, EJK_DTYPE_F32)                                                      \
+    NORM_BATCH(sums_bf16, sums, EJK_DTYPE_BF16)                                                    \
+    NORM_BATCH(sums_f16, sums, EJK_DTYPE_F16)                                                      \
+    NORM_BATCH(write_f32, write, EJK_DTYPE_F32, false)                                             \
+    NORM_BATCH(write_bf16, write, EJK_DTYPE_BF16, false)                                           \
+    NORM_BATCH(write_f16, write, EJK_DTYPE_F16, false)                                             \
+    NORM_STREAMS(f32, write, EJK_DTYPE_F32)                                                        \
+    NORM_STREAMS(bf16, write, EJK_DTYPE_BF16)                                                      \
     static void run_batch(ejk_dtype dtype, bool stream, batch *b) {                                \
-        if (dtype == EJK_DTYPE_F32)                                                                \
-            (stream ? batch_f32_stream : batch_f32)(b);                                            \
-        else if (dtype == EJK_DTYPE_BF16)                                                          \
-            (stream ? batch_bf16_stream : batch_bf16)(b);                                          \
-        else                                                                                       \
-            batch_f16(b);                                                                          \
+        if (dtype == EJK_DTYPE_F32) {                                                              \
+            sums_f32(b);                                                                           \
+            (stream ? stream_f32 : write_f32)(b);                                                  \
+        } else if (dtype == EJK_DTYPE_BF16) {                                                      \
+            sums_bf16(b);                                                                          \
+            (stream ? stream_bf16 : write_bf16)(b);                                                \
+        } else {                                                                                   \
+            sums_f16(b);                                                                           \
+            write_f16(b);                                                                          \
+        }                                                                                          \
     }
 
 #endif

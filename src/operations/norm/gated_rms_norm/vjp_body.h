@@ -142,22 +142,28 @@ INLINE void write_group(const ejk_dtype dtype, const gate_kind gate, const bool 
 }
 
 INLINE void gradient_groups(const ejk_dtype dtype, const gate_kind gate, const bool first,
-                            const bool stream, batch *b) {
-    take_sums(dtype, gate, first, b);
+                            const bool stream, const batch *b) {
     for (int64_t k = 0; k < b->count; k++)
         write_group(dtype, gate, first, stream, &b->groups[k], v_set1(b->scales[k]),
                     v_set1(b->means[k]), b->p->group);
 }
 
-INLINE void gradient_gated(const ejk_dtype dtype, const gate_kind gate, const bool stream,
-                           batch *b) {
+INLINE void batch_sums(const gate_kind gate, batch *b, const ejk_dtype dtype) {
+    if (gate == GATE_NONE || b->p->norm_first)
+        take_sums(dtype, gate, true, b);
+    else
+        take_sums(dtype, gate, false, b);
+}
+
+INLINE void batch_gradients(const gate_kind gate, batch *b, const ejk_dtype dtype,
+                            const bool stream) {
     if (gate == GATE_NONE || b->p->norm_first)
         gradient_groups(dtype, gate, true, stream, b);
     else
         gradient_groups(dtype, gate, false, stream, b);
 }
 
-NORM_BATCHES(gradient_gated)
+NORM_BATCHES(batch_sums, batch_gradients)
 
 /* ---- Tasks ------------------------------------------------------------------------------------------- */
 
