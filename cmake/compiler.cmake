@@ -47,6 +47,15 @@ set(EJK_ISA_FLAGS_neon)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(EJK_ISAS avx2 avx512 avx512_vnni avx512_bf16 amx)
+  set(EJK_ISA_HEADER immintrin.h)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(EJK_ISAS neon)
+  set(EJK_ISA_HEADER arm_neon.h)
+endif()
+
+# Headers of intrinsics are precompiled for each tier: gcc 12 takes 0.4 s for immintrin.h. Not beside checkers, as clang
+# cannot read those of gcc, and what a file does not include is to be found; nor beside a cache of objects, which mostly
+# knows neither.
+if(CMAKE_C_COMPILER_LAUNCHER OR EJK_CHECKERS)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
 endif()
