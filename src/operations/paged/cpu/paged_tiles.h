@@ -21,6 +21,7 @@ typedef struct paged_many {
     paged_size depth;
     float *query, *sums, *lanes, *totals, *keys, *values, *scores, *key_scale, *value_scale, *rest;
     paged_row *row;
+    paged_size tile; /* rows of a tile, which has room for PAGED_ROWS */
     paged_block *block, *next;
     paged_scale scale;
     bool fit; /* the block's values are finite, or all rows see them */
@@ -151,10 +152,19 @@ static void next_lines(paged_many *m, gemm_prefetch *lines) {
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
-static float *sum_of(const paged_many *m, paged_size i, paged_size d) {
-    const paged_size tile = i / PAGED_ROWS * PAGED_ROWS;
+/* Rows of a tile: of 16 it has 8, as a tile of 4 beside one of 12 takes as long. */
+static paged_size rows_of_tile(paged_size rows) {
+    return PAGED_ROWS == 12 && rows == 16 ? 8 : PAGED_ROWS;
+}
+/* Where row i lies. */
+static paged_size slot_of(const paged_many *m, paged_size i) {
+    return m->tile == PAGED_ROWS ? i : i / m->tile * PAGED_ROWS + i % m->tile;
+}
+/* Column d of the sums of a row at `slot`. */
+static float *sum_at(const paged_many *m, paged_size slot, paged_size d) {
+    const paged_size tile = slot / PAGED_ROWS * PAGED_ROWS;
     return m->sums + tile * m->j->work->plan.sum_width +
-           d / TILE_COLUMNS * TILE_COLUMNS * PAGED_ROWS + (i - tile) * TILE_COLUMNS +
+           d / TILE_COLUMNS * TILE_COLUMNS * PAGED_ROWS + (slot - tile) * TILE_COLUMNS +
            d % TILE_COLUMNS;
 }
 
@@ -166,9 +176,10 @@ static void many_weights(paged_many *m, paged_size i, float *z, paged_size low, 
     const float most =
         finish_scores(j, &m->row[i], &m->scale, m->block->first + low, high - low, z + low);
     const float factor = finish_weights(&m->row[i], most, high - low, z + low, m->lanes + i * VL);
+    const paged_size slot = slot_of(m, i);
     if (factor != 1)
         for (paged_size d = 0; d < j->work->plan.width; d += VL) {
-            float *sum = sum_of(m, i, d);
+            float *sum = sum_at(m, slot, d);
             v_store(sum, v_mul(v_load(sum), v_set1(factor)));
         }
     end_weights(z, low, high, values, factor, m->totals + i * TOTAL_LANES);
@@ -177,11 +188,11 @@ static void many_weights(paged_many *m, paged_size i, float *z, paged_size low, 
 /* One row, key by key, what has a weight. */
 static void add_seen_rows(paged_many *m, paged_size i, const float *z, paged_size low,
                           paged_size high) {
-    const paged_size width = m->j->work->plan.width;
+    const paged_size width = m->j->work->plan.width, slot = slot_of(m, i);
     for (paged_size t = low; t < high; t++) {
         const float weight = weight_at(z, t);
         for (paged_size d = 0; weight != 0 && d < width; d += VL) {
-            float *sum = sum_of(m, i, d);
+            float *sum = sum_at(m, slot, d);
             const vf v = packed_value(m->values, width, t, d);
             v_store(sum, v_fma(v_set1(weight), v, v_load(sum)));
         }
@@ -190,9 +201,9 @@ static void add_seen_rows(paged_many *m, paged_size i, const float *z, paged_siz
 
 /* `rows` rows from i on, of one tile, and keys low to high - 1 of the block, a multiple of TILE_COLUMNS. */
 static void attend_tile(paged_many *m, paged_size i, int rows, paged_size low, paged_size high) {
-    const paged_size width = m->j->work->plan.width, tile = i / PAGED_ROWS * PAGED_ROWS;
-    const float *query = query_at(m->query, m->depth, i);
-    float *scores = m->scores + (i - tile) * SCORE_STRIDE;
+    const paged_size width = m->j->work->plan.width, slot = slot_of(m, i);
+    const float *query = query_at(m->query, m->depth, slot);
+    float *scores = m->scores + slot % PAGED_ROWS * SCORE_STRIDE;
     gemm_prefetch lines;
     for (paged_size c = low; c < high; c += TILE_COLUMNS) {
         next_lines(m, &lines);
@@ -205,7 +216,7 @@ static void attend_tile(paged_many *m, paged_size i, int rows, paged_size low, p
         next_lines(m, &lines);
         add_panel(rows, paged_least(TILE_COLUMNS, width - d), (high - low) / PAGED_PACK,
                   scores + low / PAGED_PACK, m->values + low / PAGED_PACK * width + d, width,
-                  sum_of(m, i, d), &lines);
+                  sum_at(m, slot, d), &lines);
     }
 }
 
@@ -218,9 +229,9 @@ static void many_block(paged_many *m) {
     const paged_size panels =
         (high - low) / TILE_COLUMNS + ejki_cdiv(j->work->plan.width, TILE_COLUMNS);
     pack_block(m, low, high);
-    begin_next(m, ejki_cdiv(j->rows, PAGED_ROWS) * panels);
-    for (paged_size tile = 0; tile < j->rows; tile += PAGED_ROWS) {
-        const paged_size end = paged_least(tile + PAGED_ROWS, j->rows);
+    begin_next(m, ejki_cdiv(j->rows, m->tile) * panels);
+    for (paged_size tile = 0; tile < j->rows; tile += m->tile) {
+        const paged_size end = paged_least(tile + m->tile, j->rows);
         paged_size first = high, last = low;
         for (paged_size i = tile; i < end; i++) {
             first = paged_least(first, m->row[i].low - b->first);
@@ -251,7 +262,14 @@ static void bind_many(paged_many *m, const paged_job *j) {
     m->value_scale = m->key_scale + TILE_KEYS;
     m->row = (paged_row *)(void *)(m->value_scale + TILE_KEYS);
     m->scale = score_scale(j->p, j->head);
-    memset(m->query, 0, (size_t)(m->scores - m->query) * sizeof(float));
+    m->tile = rows_of_tile(j->rows);
+    const paged_size rows = ejki_cdiv(j->rows, m->tile) * PAGED_ROWS;
+    memset(m->query, 0, (size_t)(rows * m->depth) * sizeof(float));
+    memset(m->sums, 0, (size_t)(rows * t->sum_width) * sizeof(float));
+    memset(m->lanes, 0, (size_t)(rows * VL) * sizeof(float));
+    memset(m->totals, 0, (size_t)(rows * TOTAL_LANES) * sizeof(float));
+    /* Packing leaves lanes and columns out. */
+    if (PAGED_PACK > 1) memset(m->keys, 0, (size_t)(m->scores - m->keys) * sizeof(float));
 }
 
 static void attend_many(const paged_job *j) {
@@ -261,8 +279,8 @@ static void attend_many(const paged_job *j) {
     bind_many(&m, j);
     for (paged_size i = 0; i < j->rows; i++) {
         m.row[i] = row_of(j, i);
-        load_query(j->p, &m.row[i], query_at(m.query, m.depth, i), lanes_of(j->p->dim), QUERY_STEP,
-                   m.rest);
+        load_query(j->p, &m.row[i], query_at(m.query, m.depth, slot_of(&m, i)), lanes_of(j->p->dim),
+                   QUERY_STEP, m.rest);
     }
     m.block = &blocks[0];
     m.next = &blocks[1];
@@ -279,7 +297,9 @@ static void attend_many(const paged_job *j) {
     }
     end_products();
     for (paged_size i = 0; i < j->rows; i++) {
-        for (paged_size d = 0; d < t->width; d += VL) v_store(m.rest + d, v_load(sum_of(&m, i, d)));
+        const paged_size slot = slot_of(&m, i);
+        for (paged_size d = 0; d < t->width; d += VL)
+            v_store(m.rest + d, v_load(sum_at(&m, slot, d)));
         const float sum = v_sum(v_load(m.lanes + i * VL));
         const paged_state state = {m.row[i].most, sum, total_of(sum, m.totals + i * TOTAL_LANES)};
         put_row(j, &m.row[i], m.rest, state);
