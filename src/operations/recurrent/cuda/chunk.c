@@ -16,11 +16,11 @@ static rec_walk walk_of(const rec_problem *p) {
 }
 
 /* Memory of a call. */
-static int64_t inverse_bytes(const rec_problem *p, const rec_layout *l) {
-    return rec_chunks(p) * p->heads * walk_of(p).inverses * rec_block_bytes(l->wide);
+static int64_t inverse_bytes(const rec_problem *p) {
+    return rec_chunks(p) * p->heads * walk_of(p).inverses * REC_TRIANGLE_BYTES;
 }
 static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
-    return l->makes ? 0 : rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
+    return l->makes ? 0 : rec_chunks(p) * p->heads * REC_TRIANGLE_BYTES;
 }
 static int64_t operand_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_operands(p, walk_of(p).lefts) * REC_CHUNK * p->key_size *
@@ -70,8 +70,8 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
         ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare.cu", "prepare",
                        &first);
     rec_want_walk(&kernels, SCAN, &walk, &l, scan);
-    launch->workspace_bytes = (size_t)(inverse_bytes(p, &l) + score_bytes(p, &l) +
-                                       operand_bytes(p) + factor_bytes(p, &l));
+    launch->workspace_bytes =
+        (size_t)(inverse_bytes(p) + score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p, &l));
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -81,7 +81,7 @@ static ejk_status run(const ejk_run *run) {
     rec_layout l;
     EJKI_TRY(rec_cuda_check(p));
     EJKI_TRY(rec_layout_of(p, &walk, run->device, &l));
-    char *scores = (char *)run->workspace + inverse_bytes(p, &l);
+    char *scores = (char *)run->workspace + inverse_bytes(p);
     char *operands = scores + score_bytes(p, &l);
     rec_chunked a = {.p = *p,
                      .inverses = run->workspace,

@@ -31,13 +31,13 @@
 
 /*
  * T and P are blocks of 16 x 16 on and below the diagonal, row by row, as right operands of a warp's products: 16 bytes
- * a lane. T has several pieces, which add up to it.
+ * a lane. T has several pieces, which add up to it. For wgmma a block is 16 rows, which its walk has in squares of
+ * shared memory: rows of 128 bytes under the swizzle of as many, with zeros elsewhere.
  */
-#define REC_TILES      10
-#define REC_TILE_BYTES 512
-
-/* Or, for wgmma, squares: rows of 128 bytes under the swizzle of as many. */
-#define REC_SQUARE_BYTES (REC_CHUNK * 128)
+#define REC_TILES          10
+#define REC_TILE_BYTES     512
+#define REC_TRIANGLE_BYTES (REC_TILES * REC_TILE_BYTES)
+#define REC_SQUARE_BYTES   (REC_CHUNK * 128)
 
 /*
  * Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; that of the state; S'k's times beta. Where
@@ -74,6 +74,15 @@ typedef struct rec_chunked {
     rec_size width; /* of a row */
     int direct;     /* rec_direct, where it is no constant: see gradient.cuh */
 } rec_chunked;
+
+/* The row of blocks that a block is in, and its column. */
+REC int rec_block_row(int block) {
+    return block >= 6 ? 3 : block >= 3 ? 2 : block >= 1;
+}
+REC int rec_block_column(int block) {
+    const int row = rec_block_row(block);
+    return block - row * (row + 1) / 2;
+}
 
 /* The first chunk of sequence n, which begins at a token; and more than there are of all. */
 REC rec_size rec_first_chunk(const rec_problem *p, rec_size n, rec_size begin) {

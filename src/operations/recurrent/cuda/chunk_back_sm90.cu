@@ -8,6 +8,7 @@
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (1, 2), UPDATE, KEY_DECAY, STAGES (2, 3), TURNS (1, 2).
  */
 #define SCORES   1
+#define TURNED   1
 #define INVERSES (UPDATE == REC_DELTA ? 1 : 0)
 #include "operations/recurrent/cuda/chunk_wide.cuh"
 

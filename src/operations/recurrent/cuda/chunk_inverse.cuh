@@ -70,25 +70,17 @@ DEVICE float factor_of_pair(const rec_problem &p, u32 tile, int row) {
 
 /* ---- T and P ---------------------------------------------------------------------------------------- */
 
-#define BLOCKS (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
-
 /* A lane's part of a block of 16 x 16 of T or P, as a right operand, to memory. */
 DEVICE void put_block(char *to, int row, int column, const uint4 &x) {
-    const int lane = threadIdx.x % 32, own = 16 * row + lane / 4;
+    const int lane = threadIdx.x % 32;
+    char *block = to + (row * (row + 1) / 2 + column) * REC_TILE_BYTES;
     if (SQUARE) {
-        char *low = to + own * 128 + ((2 * column ^ own % 8) << 4) + lane % 4 * 4;
-        char *high = to + own * 128 + (((2 * column + 1) ^ own % 8) << 4) + lane % 4 * 4;
-        *(u32 *)low = x.x, *(u32 *)high = x.y;
-        *(u32 *)(low + 8 * 128) = x.z, *(u32 *)(high + 8 * 128) = x.w;
+        char *own = block + lane / 4 * 32 + lane % 4 * 4;
+        *(u32 *)own = x.x, *(u32 *)(own + 16) = x.y;
+        *(u32 *)(own + 8 * 32) = x.z, *(u32 *)(own + 8 * 32 + 16) = x.w;
     } else {
-        ((uint4 *)to)[(row * (row + 1) / 2 + column) * 32 + lane] = x;
+        ((uint4 *)block)[lane] = x;
     }
-}
-
-/* Blocks above the diagonal of a square, or of a turned one those below it, which wgmma reads. */
-DEVICE void clear_others(char *to, bool turned) {
-    const int warp = threadIdx.x / 32;
-    for (int n = warp + 1; n < 4; n++) put_block(to, turned ? n : warp, turned ? warp : n, make_uint4(0, 0, 0, 0));
 }
 
 /* Where element i of a lane's 16 bytes is in a block of 16 x 16. */
@@ -105,7 +97,7 @@ DEVICE int element_column(int i) {
  */
 template <int pieces, bool turned> DEVICE void put_blocks(const float *from, const float *betas, char *to) {
     for (int tile = threadIdx.x / 32; tile < REC_TILES; tile += WARPS) {
-        const int row = tile >= 6 ? 3 : tile >= 3 ? 2 : tile >= 1, column = tile - row * (row + 1) / 2;
+        const int row = rec_block_row(tile), column = rec_block_column(tile);
         float rest[8];
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
@@ -121,7 +113,7 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
         }
 #pragma unroll
         for (int piece = 0; piece < pieces; piece++) {
-            put_block(to + piece * BLOCKS, SQUARE && turned ? column : row, SQUARE && turned ? row : column,
+            put_block(to + piece * REC_TRIANGLE_BYTES, row, column,
                       make_uint4(pack(rest[0], rest[1]), pack(rest[2], rest[3]), pack(rest[4], rest[5]),
                                  pack(rest[6], rest[7])));
 #pragma unroll
@@ -134,9 +126,7 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
 DEVICE void invert(float *a, const float *betas, char *to) {
     invert_all(a, threadIdx.x < 128, [] { __syncthreads(); });
     put_blocks<TERMS, false>(a, betas, to);
-    if (SQUARE) clear_others(to, false);
-    if (SQUARE && BACK) clear_others(to + TERMS * BLOCKS, true);
-    if (BACK) put_blocks<TERMS, true>(a, NULL, to + TERMS * BLOCKS);
+    if (BACK) put_blocks<TERMS, true>(a, NULL, to + TERMS * REC_TRIANGLE_BYTES);
 }
 
 #endif

@@ -64,14 +64,11 @@ static inline int64_t rec_factor_floats(const rec_problem *p) {
 static inline int64_t rec_walk_factor_floats(const rec_problem *p, const rec_layout *l) {
     return l->makes ? REC_MORE_ROWS * REC_CHUNK : rec_factor_floats(p);
 }
-/* Of T or P. */
-static inline int64_t rec_block_bytes(bool wide) {
-    return wide ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES;
-}
 static inline int64_t rec_walk_bytes(const rec_problem *p, const rec_walk *walk,
                                      const rec_layout *l) {
     const int64_t sums = l->parts > 1 ? l->warps * 2 * 8 * 512 : 0;
-    const int64_t blocks = (walk->scores + walk->inverses) * rec_block_bytes(l->wide);
+    const int64_t block = l->wide ? REC_SQUARE_BYTES : REC_TRIANGLE_BYTES;
+    const int64_t blocks = (walk->scores + walk->inverses) * block;
     const int64_t stage = ejki_max(rec_operands(p, walk->lefts), 2) * rec_tile_bytes(p->key_size) +
                           rec_tile_bytes(l->columns) + blocks + 4 * rec_walk_factor_floats(p, l);
     return l->stages * ejki_round_up(stage, l->wide ? 1024 : 16) + sums;

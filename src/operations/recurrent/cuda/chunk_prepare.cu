@@ -99,8 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) prepare(const __
     multiply(keys, queries, kk, qk);
     if (has_squares) put_key_factors(p, kk, s);
     __syncthreads();
-    char *scores = a.scores + c.place * ((BACK ? TERMS : 1) * BLOCKS);
-    if (SQUARE) clear_others(scores, BACK);
+    char *scores = a.scores + c.place * ((BACK ? TERMS : 1) * REC_TRIANGLE_BYTES);
     put_products(s, kk, qk, square, a_square, scores);
     put_factors(s.g, a.factors + c.place * (REC_FACTOR_ROWS * REC_CHUNK));
     if (UPDATE != REC_DELTA && !BACK) return;
@@ -110,5 +109,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) prepare(const __
         __syncthreads();
     }
     if (UPDATE != REC_DELTA) return;
-    invert(a_square, s.g.beta, a.inverses + c.place * ((BACK ? 2 : 1) * TERMS * BLOCKS));
+    invert(a_square, s.g.beta, a.inverses + c.place * ((BACK ? 2 : 1) * TERMS * REC_TRIANGLE_BYTES));
 }

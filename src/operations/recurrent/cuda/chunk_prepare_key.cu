@@ -329,8 +329,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_key(const __gri
         s.q_factor[row] = norm * (float)p.scale;
     add_totals(s);
     __syncthreads();
-    char *scores = a.scores + c.place * BLOCKS;
-    if (SQUARE) clear_others(scores, BACK);
+    char *scores = a.scores + c.place * REC_TRIANGLE_BYTES;
     if (warp_multiplies()) {
         float kk[6][4], qk[6][4];
         multiply(keys, queries, s, kk, qk);
@@ -354,5 +353,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_key(const __gri
     __syncthreads();
     if (BACK) put_blocks<TERMS, true>(s.p, NULL, scores);
     if (UPDATE != REC_DELTA) return;
-    invert(s.a, s.beta, a.inverses + c.place * ((BACK ? 2 : 1) * BLOCKS));
+    invert(s.a, s.beta, a.inverses + c.place * ((BACK ? 2 : 1) * REC_TRIANGLE_BYTES));
 }

@@ -431,8 +431,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __gr
     invert_all(n, threadIdx.x < 128, [] { __syncthreads(); });
     put_solved(n, t.b, t.m);
     __syncthreads();
-    char *scores = a.scores + c.place * BLOCKS;
-    if (SQUARE) clear_others(scores, false);
+    char *scores = a.scores + c.place * REC_TRIANGLE_BYTES;
     if (warp_asks())
         put_asked(t, r, x, (float)p.scale, scores);
     else

@@ -11,8 +11,8 @@ enum { THREADS = 256 };
 static const rec_walk walk = {.terms = 1, .lefts = 1, .scores = 1, .inverses = 0, .asks = true};
 
 /* Memory of a call. */
-static int64_t score_bytes(const rec_problem *p, const rec_layout *l) {
-    return rec_chunks(p) * p->heads * rec_block_bytes(l->wide);
+static int64_t score_bytes(const rec_problem *p) {
+    return rec_chunks(p) * p->heads * REC_TRIANGLE_BYTES;
 }
 static int64_t operand_bytes(const rec_problem *p) {
     return rec_chunks(p) * p->heads * rec_operands(p, walk.lefts) * REC_CHUNK * p->key_size * 2;
@@ -51,7 +51,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_want(&kernels, PREPARE, "operations/recurrent/cuda/chunk_prepare_rank.cu",
                    "prepare_rank", &first);
     rec_want_walk(&kernels, SCAN, &walk, &l, scan);
-    launch->workspace_bytes = (size_t)(score_bytes(p, &l) + operand_bytes(p) + factor_bytes(p));
+    launch->workspace_bytes = (size_t)(score_bytes(p) + operand_bytes(p) + factor_bytes(p));
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -60,7 +60,7 @@ static ejk_status run(const ejk_run *run) {
     rec_layout l;
     EJKI_TRY(rec_cuda_check(p));
     EJKI_TRY(rec_layout_of(p, &walk, run->device, &l));
-    char *scores = run->workspace, *operands = scores + score_bytes(p, &l);
+    char *scores = run->workspace, *operands = scores + score_bytes(p);
     rec_chunked a = {.p = *p,
                      .scores = scores,
                      .operands = operands,

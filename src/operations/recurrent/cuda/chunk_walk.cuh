@@ -35,7 +35,7 @@
 #define IN_TILES (KEY_DECAY && UPDATE == REC_ADD ? LEFTS : 1) /* pieces that are tiles; others are those of u */
 #define OF_U     (IN_TILES > 1 ? 1 : LEFTS)
 #define TILES   (!KEY_DECAY ? 2 : UPDATE == REC_RANK_ONE || IN_TILES > 1 ? 4 : 3)
-#define BLOCKS  (SQUARE ? REC_SQUARE_BYTES : REC_TILES * REC_TILE_BYTES)
+#define BLOCKS  (SQUARE ? REC_SQUARE_BYTES : REC_TRIANGLE_BYTES)
 #define FACTORS (4 * (KEY_DECAY ? KEY_SIZE + REC_CHUNK : (MAKES ? REC_MORE_ROWS : REC_FACTOR_ROWS) * REC_CHUNK))
 #define LEFT    (KEY_DECAY ? 2 * TILE : 0)
 #define WRITTEN (3 * TILE)

@@ -7,11 +7,14 @@
  * into stages, which takes as many instructions as all else; GROUPS times four others work.
  *
  * Constants: ELEMENT (BF16), KEY_SIZE (64, 128), GROUPS (of four warps), UPDATE, KEY_DECAY, STAGES; SCORES and INVERSES
- * as for chunk_walk.cuh.
+ * as for chunk_walk.cuh; TURNED, whether T and P are (0 unless given).
  */
 #ifndef EJKI_RECURRENT_CHUNK_WIDE_CUH
 #define EJKI_RECURRENT_CHUNK_WIDE_CUH
 
+#ifndef TURNED
+#define TURNED 0
+#endif
 #define PARTS   1
 #define WARPS   4 /* that copy */
 #define COLUMNS (64 * GROUPS)
@@ -29,8 +32,33 @@ DEVICE void copy_panels(u32 tile, const rows_of &from, int first, int rows, int 
 }
 
 /*
+ * Begins to copy T or P. A warp has blocks of 16 x 16 whose rows and columns are digits of `places`; where they lie is
+ * found anew for each chunk, as registers are few. What is beside blocks is cleared once.
+ */
+DEVICE void copy_triangle(u32 square, const char *from) {
+    constexpr u32 places[] = {0x8540, 0xdca9, 0xfe};
+    u32 thread;
+    asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
+    const u32 own = piece_at<REC_CHUNK>(0, thread % 32 / 2, thread % 2);
+#pragma unroll
+    for (int n = 0; n < cdiv(REC_TILES, WARPS); n++) {
+        const u32 place = places[n] >> thread / 32 * 4;
+        const u32 row = place >> (TURNED ? 0 : 2) & 3, column = place >> (TURNED ? 2 : 0) & 3;
+        if (n * THREADS + thread < REC_TILES * 32)
+            copy_whole_piece(square + (own ^ column << 5) + (row << 11), from + (n * THREADS + thread) * 16);
+    }
+}
+DEVICE void clear_rest_of(u32 square) {
+    for (int n = threadIdx.x; n < REC_CHUNK * 8; n += THREADS) {
+        const int row = n / 8, piece = n % 8;
+        const bool is_beside = TURNED ? piece / 2 < row / 16 : piece / 2 > row / 16;
+        if (is_beside) store_piece(piece_at<REC_CHUNK>(square, row, piece), make_uint4(0, 0, 0, 0));
+    }
+}
+
+/*
  * Begins to copy a chunk; queries and P only if something is asked of the state, values if there are any. T lies at
- * the chunk's place, where so many squares are kept, as number `which`.
+ * the chunk's place, where so many of them are kept, as number `which`.
  */
 DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage, bool asks, bool has_values, int kept,
                        int which) {
@@ -47,9 +75,12 @@ DEVICE void copy_stage(const rec_chunked &a, const work &w, int chunk, u32 stage
         if (asks) copy_panels(stage + TILE, w.query, first, w.steps, KEY_SIZE);
     }
     if (has_values) copy_panels(stage + VALUE, w.value, first, w.steps, COLUMNS);
-    if (asks && !MAKES) copy_bytes(stage + SCORE, a.scores + place * BLOCKS, BLOCKS);
-    if (UPDATE == REC_DELTA) copy_bytes(stage + INVERSE, a.inverses + (place * kept + which) * BLOCKS, BLOCKS);
-    copy_bytes(stage + FACTOR, a.factors + place * (FACTORS / 4), FACTORS);
+    if (asks && !MAKES) copy_triangle(stage + SCORE, a.scores + place * REC_TRIANGLE_BYTES);
+    if (UPDATE == REC_DELTA)
+        copy_triangle(stage + INVERSE, a.inverses + (place * kept + which) * REC_TRIANGLE_BYTES);
+    static_assert(FACTORS <= 16 * THREADS, "a piece of 16 bytes a thread");
+    if (16 * threadIdx.x < FACTORS)
+        copy_whole_piece(stage + FACTOR + 16 * threadIdx.x, a.factors + place * (FACTORS / 4) + 4 * threadIdx.x);
 }
 
 template <int n> DEVICE void clear(float (&x)[n]) {
@@ -184,6 +215,8 @@ template <bool makes, typename function> DEVICE void end_copy(int n, char *stage
 template <bool makes, typename copying, typename making>
 DEVICE void copy_chunks(int chunks, char *stages, copying copy, making make) {
     const u32 first = shared_address(stages);
+    for (int n = 0; n < STAGES * (MAKES ? 0 : SCORES + INVERSES); n++)
+        clear_rest_of(first + n % STAGES * STAGE + SCORE + n / STAGES * BLOCKS);
     for (int n = 0; n < chunks; n++) {
         if (n >= STAGES) named_barrier_sync(EMPTY + n % STAGES, ALL);
         copy(n, first + n % STAGES * STAGE);

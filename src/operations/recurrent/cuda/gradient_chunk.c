@@ -80,8 +80,8 @@ typedef struct memory {
     int64_t all;
 } memory;
 
-static memory memory_of(const rec_problem *p, bool wide) {
-    const int64_t places = rec_chunks(p) * p->heads, blocks = rec_block_bytes(wide);
+static memory memory_of(const rec_problem *p) {
+    const int64_t places = rec_chunks(p) * p->heads, blocks = REC_TRIANGLE_BYTES;
     const int64_t state = places * p->key_size * p->value_size * (pieces_of(p) > 1 ? 4 : 2);
     const int64_t rows = places * REC_CHUNK * p->value_size * (pieces_of(p) > 1 ? 4 : 2);
     const bool delta = p->update == REC_DELTA;
@@ -181,7 +181,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     want_walks(p, &of_keep, &of_back, &kernels);
     ejki_cuda_want(&kernels, SPREAD, "operations/recurrent/cuda/gradient_sums.cu", "spread", &sums);
     ejki_cuda_want(&kernels, TOTAL, "operations/recurrent/cuda/gradient_sums.cu", "total", &sums);
-    launch->workspace_bytes = (size_t)memory_of(p, of_keep.wide).all;
+    launch->workspace_bytes = (size_t)memory_of(p).all;
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -202,10 +202,8 @@ static ejk_status run(const ejk_run *run) {
     const rec_problem *p = run->problem;
     const rec_walk there = keep_of(p), back = back_of(p);
     char *own = run->workspace;
-    rec_layout l;
     EJKI_TRY(rec_cuda_check(p));
-    EJKI_TRY(rec_layout_of(p, &there, run->device, &l));
-    const memory m = memory_of(p, l.wide);
+    const memory m = memory_of(p);
     rec_chunked a = {.p = *p,
                      .inverses = own + m.inverses,
                      .scores = own + m.scores,
