@@ -54,22 +54,26 @@ struct tf32_left {
 struct tf32_right {
     u32 x[INVERSE_PIECES][2];
 };
-template <int count> DEVICE void split(u32 (&to)[INVERSE_PIECES][count], int n, float x) {
+/* Rounded to nearest, which is three instructions, or cut off after 11 bits, which a product does by itself. */
+template <bool rounds, int count> DEVICE void split(u32 (&to)[INVERSE_PIECES][count], int n, float x) {
 #pragma unroll
     for (int piece = 0; piece < INVERSE_PIECES; piece++) {
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(to[piece][n]) : "f"(x));
+        if (rounds)
+            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(to[piece][n]) : "f"(x));
+        else
+            to[piece][n] = piece + 1 == INVERSE_PIECES ? __float_as_uint(x) : __float_as_uint(x) & 0xffffe000;
         x -= __uint_as_float(to[piece][n]);
     }
 }
-DEVICE tf32_right right_of(float2 x) {
+template <bool rounds = true> DEVICE tf32_right right_of(float2 x) {
     tf32_right y;
-    split(y.x, 0, x.x), split(y.x, 1, x.y);
+    split<rounds>(y.x, 0, x.x), split<rounds>(y.x, 1, x.y);
     return y;
 }
-DEVICE tf32_left left_of(float2 x, float2 behind) {
+template <bool rounds = true> DEVICE tf32_left left_of(float2 x, float2 behind) {
     tf32_left y;
-    split(y.x, 0, x.x), split(y.x, 2, x.y);
-    split(y.x, 1, behind.x), split(y.x, 3, behind.y);
+    split<rounds>(y.x, 0, x.x), split<rounds>(y.x, 2, x.y);
+    split<rounds>(y.x, 1, behind.x), split<rounds>(y.x, 3, behind.y);
     return y;
 }
 DEVICE float2 pair_in(const float *block) {
@@ -91,6 +95,9 @@ DEVICE void add_tf32(float (&sum)[4], const tf32_left &a, const tf32_right &b) {
                            "r"(b.x[other][0]), "r"(b.x[other][1]));
 }
 
+/* What is cut off a number is 2^-11 / (2 ln 2) of it on average; T21 has four factors, and makes up for it. */
+#define SIGN (INVERSE_PIECES > 1 ? -1.0f : -(1 + 4 * 0.7213f / 2048))
+
 /*
  * T21 of a block of 2 `size` columns at `a`, where T11, A21 and T22 are: by the warp, by two that have 8 columns each,
  * or by four that have 16 rows of 16. meet() is behind all that is read.
@@ -107,7 +114,7 @@ template <int size, typename function> DEVICE void join(float *a, function meet)
     for (int n = 0; n < size / PART; n++) {
         const float *block = a + PART * n * PITCH + column;
         if (PART * n < column) continue; /* above the diagonal */
-        first[n] = left_of(pair_turned(block), all ? pair_turned(block + PART) : none);
+        first[n] = left_of<false>(pair_turned(block), all ? pair_turned(block + PART) : none);
     }
 #pragma unroll
     for (int k = 0; k < size / PART; k++) {
@@ -115,20 +122,21 @@ template <int size, typename function> DEVICE void join(float *a, function meet)
         if (PART * k >= row + OWN) break;
 #pragma unroll
         for (int n = 0; n < size / PART; n++)
-            if (PART * n >= column) add_tf32(x, first[n], right_of(pair_in(a + (size + PART * k) * PITCH + PART * n)));
+            if (PART * n >= column)
+                add_tf32(x, first[n], right_of<false>(pair_in(a + (size + PART * k) * PITCH + PART * n)));
         const tf32_left left =
-            left_of(pair_in(second + PART * k), all ? pair_in(second + PART * PITCH + PART * k) : none);
+            left_of<false>(pair_in(second + PART * k), all ? pair_in(second + PART * PITCH + PART * k) : none);
         const float2 low = make_float2(x[0], x[1]), high = make_float2(x[2], x[3]);
-        add_tf32(sum[0], left, right_of(size == OWN && warp % 2 ? high : low));
-        if (size > OWN) add_tf32(sum[1], left, right_of(high));
+        add_tf32(sum[0], left, right_of<false>(size == OWN && warp % 2 ? high : low));
+        if (size > OWN) add_tf32(sum[1], left, right_of<false>(high));
     }
     meet();
     const int at = threadIdx.x % 32 / 4 * PITCH + threadIdx.x % 4 * 2;
     float *own = a + (size + row) * PITCH + (size == OWN ? warp % 2 * PART : column) + at;
 #pragma unroll
     for (int n = 0; n < (size > OWN ? 2 : 1); n++, own += PART) {
-        *(float2 *)own = make_float2(-sum[n][0], -sum[n][1]);
-        if (all) *(float2 *)(own + PART * PITCH) = make_float2(-sum[n][2], -sum[n][3]);
+        *(float2 *)own = make_float2(sum[n][0] * SIGN, sum[n][1] * SIGN);
+        if (all) *(float2 *)(own + PART * PITCH) = make_float2(sum[n][2] * SIGN, sum[n][3] * SIGN);
     }
 }
 
