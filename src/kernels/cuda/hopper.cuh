@@ -110,11 +110,24 @@ DEVICE void tma_load(u32 to, const tensor_map *map, u32 barrier, int c0, int c1,
                  "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
+/* The same of what nobody reads again: the second-level cache keeps other lines in its place. */
+DEVICE u64 once_policy() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE void tma_load_once(u32 to, const tensor_map *map, u32 barrier, u64 policy, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+                 : "memory");
+}
 /* To the same place in each CTA of the cluster whose bit is set, with its mbarrier there. */
-DEVICE void tma_load_to_all(u32 to, const tensor_map *map, u32 barrier, u16 ranks, int c0, int c1, int c2, int c3) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to),
-                 "l"(map), "r"(barrier), "h"(ranks), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+DEVICE void tma_load_once_to_all(u32 to, const tensor_map *map, u32 barrier, u16 ranks, u64 policy, int c0, int c1,
+                                 int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7}], [%2], %3, %8;" ::"r"(to),
+                 "l"(map), "r"(barrier), "h"(ranks), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
                  : "memory");
 }
 DEVICE void tma_store(const tensor_map *map, u32 from, int c0, int c1, int c2, int c3) {

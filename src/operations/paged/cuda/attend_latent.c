@@ -126,6 +126,9 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&attend, "TAIL_DIM", p->tail_dim);
     ejki_cuda_add(&attend, "FOLDED", is_folded(p));
     ejki_cuda_add(&attend, "OVERLAP", 1);
+    /* Known when a kernel is compiled where it is worth another one. */
+    ejki_cuda_add(&attend, "PAGE_ROWS", p->group % ROWS == 0 ? p->page : 0);
+    ejki_cuda_add(&attend, "HEAD_GROUP", p->group % ROWS == 0 ? p->group : 0);
     ejki_cuda_constants mapped = attend;
     ejki_cuda_add(&attend, "PAGES", 0);
     ejki_cuda_add(&attend, "PAIR", 0);

@@ -164,17 +164,11 @@ template <int tile> DEVICE void add_up(const paged_problem &p, const unit_cursor
     __syncthreads();
 }
 
-/* The last of `count` sums that is not above a number. */
-DEVICE int find_sum(const i64 *sums, int count, i64 number) {
-    int low = 0, high = count;
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (sums[middle] <= number)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+/* The last thread whose sum is not above a number, which is below that of all: each looks at its own. */
+DEVICE int find_sum(const i64 *sums, i64 number, int *found) {
+    if (sums[threadIdx.x] <= number && number < sums[threadIdx.x + 1]) *found = threadIdx.x;
+    __syncthreads();
+    return *found;
 }
 
 #if ALONE
@@ -211,8 +205,8 @@ template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *s
     const int own = worker / together, others = workers / together;
     i64 rest = share_begin(all, own, others);
     c.left = share_begin(all, own + 1, others) - rest;
+    const int low = find_sum(sums, rest, (int *)(sums + blockDim.x + 1));
     if (c.left <= 0) return c;
-    const int low = find_sum(sums, blockDim.x, rest);
     rest -= sums[low];
     c.q = few_now<tile>(p, low * each);
     while (rest >= weights_of(c.q, c)) {

@@ -32,17 +32,48 @@ enum {
     WEIGHTS_READY = 1, /* named barriers: of each warpgroup; of both; of the threads of each */
     BOTH = 3,
     OWN_THREADS = 4,
+    WRITTEN = 6, /* a part by both, by turns */
     PAGES_EACH = PAGES > 0 ? KEYS / PAGES : 0,
 };
 
 /* A CTA's view of a unit. */
 struct tile {
     const few_sequence *q;
-    int first_pair, first, last; /* keys */
+    int first_pair, split, first, last, low; /* keys; the first that a row sees */
     int all_begin, all_end;      /* keys that all rows see */
-    int blocks;
-    bool is_bad;
+    int blocks; /* at least 1 */
 };
+
+/*
+ * Units go from the warpgroup that fetches to the others, in turn through two places. Of each there is an mbarrier for
+ * the unit, one for `is_last`, which says that the tile's other splits have come near their ends, and one for the place
+ * when it is free again.
+ */
+struct handed_unit {
+    few_sequence q;
+    tile t;
+    bool is_there, is_last;
+};
+enum { HANDED, TICKET, FREE };
+struct handing {
+    handed_unit units[2];
+    u64 barriers[3][2];
+};
+DEVICE u32 barrier_of(const handing &hands, int which, int turn) {
+    return shared_address(&hands.barriers[which][turn & 1]);
+}
+DEVICE const handed_unit &take_unit(const handing &hands, int turn) {
+    mbarrier_wait(barrier_of(hands, HANDED, turn), turn >> 1 & 1);
+    return hands.units[turn & 1];
+}
+DEVICE bool is_last_of_tile(const handing &hands, int turn) {
+    mbarrier_wait(barrier_of(hands, TICKET, turn), turn >> 1 & 1);
+    return hands.units[turn & 1].is_last;
+}
+DEVICE void free_unit(const handing &hands, int turn) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier_of(hands, FREE, turn));
+}
 
 DEVICE u32 full_barrier(u32 memory, int stage, int half) {
     return memory + FULL_AT + (2 * stage + half) * 8;
@@ -86,8 +117,8 @@ DEVICE void keep_queries(const paged_problem &p, const tile &t, u32 to) {
 #pragma unroll 1
     for (int row = threadIdx.x / 8; row < ROWS; row += THREADS / 8) {
         const bool there = t.first_pair + row < t.q->pairs;
-        const int pair = there ? t.first_pair + row : t.first_pair, h = pair % (int)p.group;
-        const paged_size token = t.q->s.begin + pair / (int)p.group;
+        const int pair = there ? t.first_pair + row : t.first_pair, h = pair % group_of(p);
+        const paged_size token = t.q->s.begin + pair / group_of(p);
         const u16 *head = (const u16 *)a.data + paged_row_at(&p, &a, token, h) + threadIdx.x % 8 * 8;
         const u16 *tail = (const u16 *)b.data + paged_row_at(&p, &b, token, h) + threadIdx.x % 8 * 8;
         copy_chunks<HEAD_CHUNKS>(row_at(to, row), head, there, aligned);
@@ -104,23 +135,23 @@ DEVICE void keep_queries(const paged_problem &p, const tile &t, u32 to) {
 /* The page of the lane's rows of a block; that behind the last, of which there are zeros, where none is to be read. */
 DEVICE int page_of_lane(const paged_problem &p, const tile &t, int first) {
     const int key = first + threadIdx.x % 32 * PAGES;
-    const bool is_seen = threadIdx.x % 32 < PAGES_EACH && key < t.last && key + PAGES > t.q->low;
+    const bool is_seen = threadIdx.x % 32 < PAGES_EACH && key < t.last && key + PAGES > t.low;
     const paged_size page = is_seen ? entry_of(p, t.q->pages, key) : -1;
     return page >= 0 && page < p.pages ? (int)page : (int)p.pages;
 }
 
-DEVICE void load(u32 to, const tensor_map *map, u32 barrier, int column, int row, int page) {
+DEVICE void load(u32 to, const tensor_map *map, u32 barrier, u64 policy, int column, int row, int page) {
 #if PAIR
-    tma_load_to_all(to, map, barrier, 3, column, row, 0, page);
+    tma_load_once_to_all(to, map, barrier, 3, policy, column, row, 0, page);
 #else
-    tma_load(to, map, barrier, column, row, 0, page);
+    tma_load_once(to, map, barrier, policy, column, row, 0, page);
 #endif
 }
 
-/* One warp: half of each stage, or both. */
-DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u32 (&parity)[2]) {
+/* One warp: half of each stage, or both. `next`: the lane's page of the first block. */
+DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, int next, u32 (&parity)[2]) {
     const int lane = threadIdx.x % 32, rank = PAIR ? (int)cluster_rank() : 0;
-    int next = page_of_lane(l.all.p, t, t.first);
+    const u64 policy = once_policy();
 #pragma unroll 1
     for (int n = 0; n < t.blocks; n++) {
         const int stage = n & 1, key = t.first + n * KEYS, row = (u32)key % (u32)l.all.p.page, page = next;
@@ -136,8 +167,8 @@ DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u3
             if ((PAIR && rank != half) || lane >= PAGES_EACH) continue;
 #pragma unroll
             for (int c = 0; c < HALF_CHUNKS; c++)
-                load(to + (chunk + c) * CHUNK_BYTES, &l.key_map, full, (chunk + c) * 64, row, page);
-            if (i == 1) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, 0, row, page);
+                load(to + (chunk + c) * CHUNK_BYTES, &l.key_map, full, policy, (chunk + c) * 64, row, page);
+            if (i == 1) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, policy, 0, row, page);
         }
         parity[stage] ^= 1;
     }
@@ -149,7 +180,7 @@ DEVICE void clear_hidden(const tile &t, int key, u32 memory, int group, u32 pari
     mbarrier_wait(full_barrier(memory, group, 1), parity);
 #pragma unroll 1
     for (int row = threadIdx.x % 128 / 8; row < KEYS; row += 16) {
-        if (key + row >= t.q->low && key + row < t.last) continue;
+        if (key + row >= t.low && key + row < t.last) continue;
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
             store_piece(row_at(memory + TILE_BYTES + group * TILE_BYTES, row) + c * CHUNK_BYTES,
@@ -159,12 +190,16 @@ DEVICE void clear_hidden(const tile &t, int key, u32 memory, int group, u32 pari
     named_barrier_sync(OWN_THREADS + group, 128);
 }
 #else
+DEVICE int page_of_lane(const paged_problem &, const tile &, int) {
+    return 0;
+}
+
 /* Pages of the thread's rows of a block: 32 bits of good entries. */
 DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int (&page)[OWN_ROWS]) {
 #pragma unroll
     for (int n = 0; n < OWN_ROWS; n++) {
         const int key = first + threadIdx.x % FETCHERS / 8 + n * (FETCHERS / 8);
-        page[n] = key >= t.q->low && key < t.last ? (int)entry_of(p, t.q->pages, key) : -1;
+        page[n] = key >= t.low && key < t.last ? (int)entry_of(p, t.q->pages, key) : -1;
     }
 }
 
@@ -195,7 +230,7 @@ DEVICE void arrive_with_copies(u32 barrier, bool aligned) {
         mbarrier_arrive(barrier);
 }
 
-DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, u32 (&parity)[2]) {
+DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, int, u32 (&parity)[2]) {
     const paged_problem &p = l.all.p;
     const bool aligned = are_aligned(p.key.data, p.key_tail.data,
                                      p.key.page | p.key.token | p.key_tail.page | p.key_tail.token);
