@@ -110,12 +110,7 @@ DEVICE void tma_load(u32 to, const tensor_map *map, u32 barrier, int c0, int c1,
                  "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
-/* The same of what nobody reads again: the second-level cache keeps other lines in its place. */
-DEVICE u64 once_policy() {
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
+/* With once_policy(). */
 DEVICE void tma_load_once(u32 to, const tensor_map *map, u32 barrier, u64 policy, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),

@@ -42,6 +42,16 @@ DEVICE void copy_piece(u32 to, const void *from, bool there) {
 DEVICE void copy_whole_piece(u32 to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+/* The same of what nobody reads again: the second-level cache keeps other lines in its place. */
+DEVICE u64 once_policy() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE void copy_whole_piece_once(u32 to, const void *from, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+                 : "memory");
+}
 /* Copies a float, or writes 0. */
 DEVICE void copy_float(u32 to, const float *from, bool there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),

@@ -278,6 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
 #endif
     fetcher f;
     f.unit = c;
+    f.policy = once_policy();
     f.key = c.first + KEYS * warp - KEYS * WARPS;
     f.turn = 31; /* asks */
     if (SCALED == 2) {

@@ -16,6 +16,7 @@
  * a unit to the next of the same rows. */
 struct fetcher {
     unit_cursor unit;
+    u64 policy;          /* of copies */
     int key, turn;       /* the block's first; blocks since pages were asked for */
     paged_size entry;    /* of the page of the lane's key, or of its block */
     const float *scales; /* with those of rows: of the lane's row of page 0 and head 0 */
@@ -81,7 +82,7 @@ DEVICE void fetch_rows(const paged_cache &c, bool aligned, int head, paged_size 
  * a copy costs besides itself is what bandwidth it reaches.
  */
 template <int dim, class place>
-DEVICE void fetch_whole_rows(const paged_cache &c, int head, paged_size first, place where) {
+DEVICE void fetch_whole_rows(const paged_cache &c, int head, paged_size first, u64 policy, place where) {
     enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE, PIECES = dim / PIECE, TOGETHER = PIECES < 32 ? 32 / PIECES : 1 };
     const int key = threadIdx.x % 32 / PIECES, piece = threadIdx.x % PIECES;
     const u8 *from = (const u8 *)c.data + (first + head * c.head + key * c.token + piece * PIECE) * SIZE;
@@ -89,7 +90,8 @@ DEVICE void fetch_whole_rows(const paged_cache &c, int head, paged_size first, p
     const u32 to = where(key, piece);
 #pragma unroll
     for (int n = 0; n < KEYS; n += TOGETHER, from += step)
-        copy_whole_piece(CODE ? (to ^ turn_of(n) << 4) + n * coded_pitch(dim) : where(n + key, piece), from);
+        copy_whole_piece_once(CODE ? (to ^ turn_of(n) << 4) + n * coded_pitch(dim) : where(n + key, piece), from,
+                              policy);
 }
 
 /* Whether it can be used: a warp then copies whole rows at a time. */
@@ -137,8 +139,8 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
         paged_size page = entry;
         if (has_whole_rows(HEAD_DIM) && has_whole_rows(VALUE_DIM) && aligned && f.key >= f.unit.q.low &&
             f.key + KEYS <= f.unit.last && is_in_cache(p, entry, first + KEYS - 1)) {
-            fetch_whole_rows<HEAD_DIM>(p.key, head, entry * p.key.page + first * p.key.token, key_at);
-            fetch_whole_rows<VALUE_DIM>(p.value, head, entry * p.value.page + first * p.value.token, value_at);
+            fetch_whole_rows<HEAD_DIM>(p.key, head, entry * p.key.page + first * p.key.token, f.policy, key_at);
+            fetch_whole_rows<VALUE_DIM>(p.value, head, entry * p.value.page + first * p.value.token, f.policy, value_at);
         } else {
             if (key < f.unit.q.low || key >= f.unit.last || !is_in_cache(p, entry, row)) page = -1;
             fetch_rows<HEAD_DIM>(p.key, aligned, head, page, row, key_at);
