@@ -55,15 +55,16 @@ void ejki_paged_cuda_want_others(const paged_problem *p, ejki_cuda_kernels *kern
     ejki_cuda_want(kernels, slot, "operations/paged/cuda/attend.cu", "attend", &chunks);
 }
 
-ejk_status ejki_paged_cuda_attend_others(const ejk_run *run, int32_t slot,
-                                         const paged_arguments *a) {
+ejk_status ejki_paged_cuda_attend_others(const ejk_run *run, int32_t slot, const paged_arguments *a,
+                                         bool overlaps) {
     paged_arguments own = *a;
     own.tiles = tiles_of(&a->p);
     own.splits = 1;
     const ejki_cuda_work attend = {.slot = slot,
                                    .threads = PAGED_THREADS,
                                    .blocks = own.tiles * a->p.kv_heads,
-                                   .shared_bytes = shared_bytes(&a->p)};
+                                   .shared_bytes = shared_bytes(&a->p),
+                                   .overlaps = overlaps};
     return ejki_cuda_begin(run, &attend, &own);
 }
 

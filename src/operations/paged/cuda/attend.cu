@@ -290,10 +290,28 @@ DEVICE void write_tile(const paged_arguments &a, const tile &t, bool is_bad, boo
     }
 }
 
+/* Whether a sequence has more pairs than others take, of which there are none in a batch that decodes only. All
+ * threads of a CTA, which meet. */
+DEVICE bool has_tiles(const paged_arguments &a) {
+    bool some = a.few == 0;
+    for (paged_size n = threadIdx.x; !some && n < paged_count(&a.p); n += PAGED_THREADS)
+        some = paged_sequence_of(&a.p, n).rows * a.p.group > a.few;
+    return __syncthreads_or(some);
+}
+
 extern "C" __global__ void __launch_bounds__(PAGED_THREADS) attend(const __grid_constant__ paged_arguments a) {
     extern __shared__ __align__(16) float floats[];
     __shared__ step_rows steps[2];
     const paged_problem &p = a.p;
+#if __CUDA_ARCH__ >= 900
+    launch_dependents(); /* of decode.cu, which waits for this at its end */
+#endif
+    const bool some = has_tiles(a);
+#if __CUDA_ARCH__ >= 900
+    if (!some && blockIdx.x > 0) return;
+    wait_for_previous();
+#endif
+    if (!some) return;
     if (blockIdx.x >= a.tiles * p.kv_heads) {
         const clearing by = whole_block(blockIdx.x - a.tiles * p.kv_heads, PAGED_CLEARING);
         if (blockIdx.y == 0) clear_rest(a, by, true, a.flags[p.sequences]);

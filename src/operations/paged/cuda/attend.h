@@ -14,9 +14,10 @@ void ejki_paged_cuda_want_attend(const paged_problem *p, ejki_cuda_kernels *kern
 /* Launches into the run's stream. */
 ejk_status ejki_paged_cuda_attend(const ejk_run *run, const paged_problem *p, void *workspace);
 
-/* The kernel itself, in a slot of the caller's: for sequences of more than `a->few` pairs, after look.cu. */
+/* The kernel itself, in a slot of the caller's: for sequences of more than `a->few` pairs, after
+ * look.cu; `overlaps`: it may begin while that runs. */
 void ejki_paged_cuda_want_others(const paged_problem *p, ejki_cuda_kernels *kernels, int32_t slot);
-ejk_status ejki_paged_cuda_attend_others(const ejk_run *run, int32_t slot,
-                                         const paged_arguments *a);
+ejk_status ejki_paged_cuda_attend_others(const ejk_run *run, int32_t slot, const paged_arguments *a,
+                                         bool overlaps);
 
 #endif

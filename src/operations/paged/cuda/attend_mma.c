@@ -245,8 +245,12 @@ static ejk_status run(const ejk_run *run) {
                          .rows_most = rows < p->tokens ? few_rows(p) : 0,
                          .waits = !looks,
                          .few = PAGED_FEW};
-    const ejki_cuda_work look = {
-        .slot = LOOK, .threads = PAGED_THREADS, .blocks = looks ? p->sequences + 1 : 0};
+    paged_arguments first = a;
+    first.waits = 1;
+    const ejki_cuda_work look = {.slot = LOOK,
+                                 .threads = PAGED_THREADS,
+                                 .blocks = looks ? p->sequences + 1 : 0,
+                                 .overlaps = t.overlap};
     const ejki_cuda_work prefill = {
         .slot = PREFILL,
         .threads = PREFILL_WARPS * 32,
@@ -262,9 +266,10 @@ static ejk_status run(const ejk_run *run) {
                                  .threads = PAGED_JOIN_THREADS,
                                  .blocks = p->sequences * p->kv_heads + PAGED_CLEARING,
                                  .overlaps = t.overlap && (looks || t.decode_blocks > 0)};
-    EJKI_TRY(ejki_cuda_begin(run, &look, &a));
+    EJKI_TRY(ejki_cuda_begin(run, &look, &first));
     EJKI_TRY(ejki_cuda_begin(run, &prefill, &a));
-    if (may_prefill(p) && !is_plain(p)) EJKI_TRY(ejki_paged_cuda_attend_others(run, PREFILL, &a));
+    if (may_prefill(p) && !is_plain(p))
+        EJKI_TRY(ejki_paged_cuda_attend_others(run, PREFILL, &a, t.overlap));
     EJKI_TRY(ejki_cuda_begin(run, &decode, &a));
     if (t.sm90_bytes > 0) EJKI_TRY(ejki_paged_cuda_begin_sm90(run, p, SM90, rest));
     return ejki_cuda_begin(run, &join, &a);

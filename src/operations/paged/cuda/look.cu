@@ -5,6 +5,7 @@
 
 extern "C" __global__ void __launch_bounds__(PAGED_THREADS) look(const __grid_constant__ paged_arguments a) {
 #if __CUDA_ARCH__ >= 900
+    if (a.waits) wait_for_previous();
     launch_dependents(); /* of those that wait for this */
 #endif
     const paged_size n = blockIdx.x;

@@ -34,7 +34,7 @@ typedef struct paged_arguments {
      * sequence. */
     float *ends;
     paged_size rows_most;
-    int waits;          /* decode.cu is the first kernel of the call, launched while the one ahead may still run */
+    int waits;          /* the kernel is the first of a call, launched while the one ahead may still run */
     paged_size few;     /* pairs of sequences that attend.cu leaves to others */
     int *tickets;       /* of latent.cu, so many, which look.cu clears */
     paged_size ticket_count;

@@ -392,6 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
     layout &shared = *(layout *)memory;
 #if PAGES
     launch_dependents(); /* of those that wait for this */
+    if (!has_tiles(p.all)) return;
 #endif
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&p.query_map);

@@ -116,6 +116,10 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
     recompute_sm90(const __grid_constant__ ejki_cuda_sm90_problem p) {
     extern __shared__ __align__(1024) u8 memory[];
+#if PAGES
+    launch_dependents(); /* of those that wait for this */
+    if (!has_tiles(p.all)) return;
+#endif
     layout &shared = *(layout *)memory;
     u32 nonfinite = p.copied ? ~0u : 0;
     if (!p.copied) {

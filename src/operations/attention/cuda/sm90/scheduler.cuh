@@ -49,6 +49,19 @@ DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
     }
 }
 
+#if PAGES
+/* Whether a sequence has tiles here; in a batch that decodes only none has. Then the first CTA alone waits for the
+ * kernel ahead, so that what follows does, and others leave their processors at once. All threads of a CTA, which
+ * meet. */
+DEVICE bool has_tiles(const ejki_cuda_problem &p) {
+    bool some = false;
+    for (int n = threadIdx.x; n < p.batch; n += blockDim.x) some = some || sequence_at(p, n).queries > 0;
+    const bool any = __syncthreads_or(some);
+    if (!any && blockIdx.x == 0) wait_for_previous();
+    return any;
+}
+#endif
+
 DEVICE schedule schedule_of(const ejki_cuda_problem &p, const order &o, int together) {
     const int heads = p.kv_heads * p.group;
     return {LAYOUT == EJKI_CUDA_TOKENS ? heads : heads * p.batch, o.tiles, together};
