@@ -281,11 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
     f.policy = once_policy();
     f.key = c.first + KEYS * warp - KEYS * WARPS;
     f.turn = 31; /* asks */
-    if (SCALED == 2) {
-        const paged_cache &own = cache_of_lane(p);
-        f.scales = own.scale + threadIdx.x % KEYS * own.scale_token;
-        f.scale_page = own.scale_page;
-    }
+    know_head(p, f);
     find_block(p, f);
 #pragma unroll 1
     for (int n = 0; n < STAGES; n++) fetch_block(p, f, ring + n * RING_STAGE_BYTES, aligned);

@@ -19,7 +19,9 @@ struct fetcher {
     u64 policy;          /* of copies */
     int key, turn;       /* the block's first; blocks since pages were asked for */
     paged_size entry;    /* of the page of the lane's key, or of its block */
-    const float *scales; /* with those of rows: of the lane's row of page 0 and head 0 */
+    int page;            /* of the lane's block, if it has all of its rows in the cache; -1 */
+    const u8 *keys, *values; /* where rows are copied whole: the lane's first piece of the head in page 0 */
+    const float *scales;     /* with those of rows: of the lane's row of the head in page 0 */
     paged_size scale_page;
 };
 
@@ -29,14 +31,36 @@ DEVICE void ask_for_pages(const paged_problem &p, fetcher &f) {
     f.turn = 0;
 }
 
+/* Whether pages have blocks whole, of 32 at once, when their numbers are there. */
+DEVICE void know_pages(const paged_problem &p, fetcher &f, bool aligned) {
+    const int key = f.key + threadIdx.x % 32 * KEYS * WARPS, last = (int)((u32)key % page_rows(p)) + KEYS - 1;
+    f.page = aligned && f.entry < 1ll << 31 && is_in_cache(p, f.entry, last) ? (int)f.entry : -1;
+}
+
+/* What a lane copies of rows that lie one after the other begins here. */
+template <int dim> DEVICE const u8 *place_of_lane(const paged_cache &c, int head) {
+    enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE, PIECES = dim / PIECE };
+    const int key = threadIdx.x % 32 / PIECES, piece = threadIdx.x % PIECES;
+    return (const u8 *)c.data + (head * c.head + key * c.token + piece * PIECE) * SIZE;
+}
+DEVICE void know_head(const paged_problem &p, fetcher &f) {
+    f.keys = place_of_lane<HEAD_DIM>(p.key, f.unit.head);
+    f.values = place_of_lane<VALUE_DIM>(p.value, f.unit.head);
+    if (SCALED != 2) return;
+    const paged_cache &own = threadIdx.x % 32 < KEYS ? p.key : p.value;
+    f.scales = own.scale + threadIdx.x % KEYS * own.scale_token + f.unit.head * own.scale_head;
+    f.scale_page = own.scale_page;
+}
+
 /* Goes on to the unit's next block of this warp or, if it has none, to one of a later unit. */
 DEVICE void find_block(const paged_problem &p, fetcher &f) {
     const paged_size n = f.unit.q.s.n;
-    const int expected = f.key += KEYS * WARPS;
+    const int expected = f.key += KEYS * WARPS, head = f.unit.head;
     while (f.unit.left > 0 && f.key >= f.unit.last) {
         next_unit<ROWS>(p, f.unit);
         f.key = f.unit.first + KEYS * (threadIdx.x / 32);
     }
+    if (f.unit.head != head) know_head(p, f);
     if (!WHOLE || ++f.turn == 32 || f.key != expected || f.unit.q.s.n != n) ask_for_pages(p, f);
 }
 
@@ -82,10 +106,9 @@ DEVICE void fetch_rows(const paged_cache &c, bool aligned, int head, paged_size 
  * a copy costs besides itself is what bandwidth it reaches.
  */
 template <int dim, class place>
-DEVICE void fetch_whole_rows(const paged_cache &c, int head, paged_size first, u64 policy, place where) {
+DEVICE void fetch_whole_rows(const paged_cache &c, const u8 *from, u64 policy, place where) {
     enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE, PIECES = dim / PIECE, TOGETHER = PIECES < 32 ? 32 / PIECES : 1 };
     const int key = threadIdx.x % 32 / PIECES, piece = threadIdx.x % PIECES;
-    const u8 *from = (const u8 *)c.data + (first + head * c.head + key * c.token + piece * PIECE) * SIZE;
     const i64 step = TOGETHER * c.token * SIZE;
     const u32 to = where(key, piece);
 #pragma unroll
@@ -99,16 +122,13 @@ constexpr __host__ __device__ bool has_whole_rows(int dim) {
     return WHOLE && 32 % (dim * (CODE ? 1 : 2) / 16) == 0;
 }
 
-/* Scales of a block's rows: half of the lanes have those of the keys, half those of the values. */
-DEVICE const paged_cache &cache_of_lane(const paged_problem &p) {
-    return threadIdx.x % 32 < KEYS ? p.key : p.value;
-}
-DEVICE void fetch_scales(const paged_problem &p, const fetcher &f, paged_size page, int first, u32 to) {
-    const bool is_value = threadIdx.x % 32 >= KEYS, there = page >= 0;
-    const paged_size head = f.unit.head * (is_value ? p.value.scale_head : p.key.scale_head);
-    const paged_size token = is_value ? p.value.scale_token : p.key.scale_token;
-    const float *from = f.scales + head + (PAGE_ROWS == KEYS ? 0 : first * token);
-    copy_float(to + threadIdx.x % 32 * 4, there ? from + page * f.scale_page : f.scales, there);
+/* Scales of a block's rows, from row `first` of a page on: half of the lanes have those of the keys, half those of the
+ * values. */
+DEVICE void fetch_scales(const paged_problem &p, const fetcher &f, paged_size page, int first, bool there, u32 to) {
+    const bool is_key = threadIdx.x % 32 < KEYS;
+    const float *from = f.scales + (there ? page * f.scale_page : 0);
+    if (there && PAGE_ROWS != KEYS) from += first * (is_key ? p.key.scale_token : p.value.scale_token);
+    copy_float(to + threadIdx.x % 32 * 4, from, there);
 }
 
 #if CODE
@@ -129,24 +149,29 @@ DEVICE u32 ring_value(u32 stage, int key, int piece) {
 
 /* Fetches the block into a stage, and finds the next. */
 DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool aligned) {
+    enum { SIZE = CODE ? 1 : 2, HAS_WHOLE = has_whole_rows(HEAD_DIM) && has_whole_rows(VALUE_DIM) };
     const auto key_at = [&](int key, int piece) { return ring_key(stage, key, piece); };
     const auto value_at = [&](int key, int piece) { return ring_value(stage, key, piece); };
     if (f.unit.left > 0) {
-        const int lane = threadIdx.x % 32, head = f.unit.head, key = f.key + lane % KEYS;
-        const paged_size entry = WHOLE ? __shfl_sync(~0u, f.entry, f.turn) : f.entry;
+        const int lane = threadIdx.x % 32, head = f.unit.head;
         const int first = WHOLE ? (int)((u32)f.key % page_rows(p)) : 0; /* row of the page */
-        const int row = WHOLE ? first + lane % KEYS : (int)((u32)key % page_rows(p));
-        paged_size page = entry;
-        if (has_whole_rows(HEAD_DIM) && has_whole_rows(VALUE_DIM) && aligned && f.key >= f.unit.q.low &&
-            f.key + KEYS <= f.unit.last && is_in_cache(p, entry, first + KEYS - 1)) {
-            fetch_whole_rows<HEAD_DIM>(p.key, head, entry * p.key.page + first * p.key.token, f.policy, key_at);
-            fetch_whole_rows<VALUE_DIM>(p.value, head, entry * p.value.page + first * p.value.token, f.policy, value_at);
+        if (HAS_WHOLE && f.turn == 0) know_pages(p, f, aligned);
+        const int whole = HAS_WHOLE ? __shfl_sync(~0u, f.page, f.turn) : -1;
+        if (whole >= 0 && f.key >= f.unit.q.low && f.key + KEYS <= f.unit.last) {
+            const paged_size page = (u32)whole;
+            const paged_size key = page * p.key.page + first * p.key.token;
+            const paged_size value = page * p.value.page + first * p.value.token;
+            fetch_whole_rows<HEAD_DIM>(p.key, f.keys + key * SIZE, f.policy, key_at);
+            fetch_whole_rows<VALUE_DIM>(p.value, f.values + value * SIZE, f.policy, value_at);
+            if (SCALED == 2) fetch_scales(p, f, page, first, true, stage + RING_BYTES);
         } else {
-            if (key < f.unit.q.low || key >= f.unit.last || !is_in_cache(p, entry, row)) page = -1;
+            const int key = f.key + lane % KEYS, row = WHOLE ? first + lane % KEYS : (int)((u32)key % page_rows(p));
+            paged_size page = WHOLE ? __shfl_sync(~0u, f.entry, f.turn) : f.entry;
+            if (key < f.unit.q.low || key >= f.unit.last || !is_in_cache(p, page, row)) page = -1;
             fetch_rows<HEAD_DIM>(p.key, aligned, head, page, row, key_at);
             fetch_rows<VALUE_DIM>(p.value, aligned, head, page, row, value_at);
+            if (SCALED == 2) fetch_scales(p, f, page, row - lane % KEYS, page >= 0, stage + RING_BYTES);
         }
-        if (SCALED == 2) fetch_scales(p, f, page, row - lane % KEYS, stage + RING_BYTES);
         find_block(p, f);
     }
     cp_async_commit();
