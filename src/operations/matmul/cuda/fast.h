@@ -26,10 +26,10 @@ typedef struct ejki_mm_fast {
 /*
  * For few rows, and for many; and with codes of 4 or 8 bits, groups of which run along the depth, in whole chunks of
  * codes.cuh or whole steps, rows of codes at multiples of 16 bytes: for few rows, for more, if groups are multiples of
- * 64, and for the experts of a layer, of which the first product takes rows from a list. sm_90 only.
+ * 64, by two kernels, and for the experts of a layer, of which the first product takes rows from a list. sm_90 only.
  */
-extern const ejki_mm_fast ejki_mm_rows, ejki_mm_tiles, ejki_mm_codes, ejki_mm_tiles_of_codes,
-    ejki_mm_experts;
+extern const ejki_mm_fast ejki_mm_rows, ejki_mm_tiles, ejki_mm_codes, ejki_mm_codes_many,
+    ejki_mm_tiles_of_codes, ejki_mm_experts;
 
 /* Which of them suits a product; NULL: none. */
 typedef const ejki_mm_fast *ejki_mm_choice(const mm_product *p);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of many rows with codes of 4 or 8 bits by codes_many.cu: what it takes, and launches. */
-#include "operations/matmul/cuda/sm90/codes_many.h"
-
 #include "operations/matmul/cuda/sm90/codes.h"
-#include "operations/matmul/cuda/sm90/codes_many.cuh"
 
 static const char text[] = "operations/matmul/cuda/sm90/codes_many.cu";
 
@@ -22,7 +19,6 @@ enum {
     SCALE_BYTES = 16 * 1024,
     MANY_BLOCKS = 100, /* keep a GPU busy */
     MOST_SPLIT = 4,
-    RUN = 32, /* of the depth, a thread of `order` has */
 };
 
 typedef struct shape {
@@ -52,11 +48,7 @@ static shape shape_of(const mm_product *p) {
     return s;
 }
 
-static int64_t pitch_of(const mm_product *p) {
-    return ejki_round_up(p->depth, 2 * RUN);
-}
-
-bool ejki_mm_codes_many_takes(const mm_product *p) {
+static bool takes(const mm_product *p) {
     const mm_quant *q = &p->quant;
     return p->split == MM_EVEN && p->groups == 1 && !p->gated && !p->gather.present &&
            !ejki_quant_shows_rounding(p) && p->rows >= LEAST_ROWS && p->rows <= MOST_ROWS &&
@@ -64,12 +56,7 @@ bool ejki_mm_codes_many_takes(const mm_product *p) {
            (q->size % GROUP == 0 || q->size >= p->depth);
 }
 
-int64_t ejki_mm_codes_many_bytes(const mm_product *p) {
-    return p->rows * pitch_of(p) * 2;
-}
-
-void ejki_mm_codes_many_want(const mm_product *p, int32_t slot, int32_t order_slot,
-                             ejki_cuda_kernels *kernels) {
+static void want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     const shape s = shape_of(p);
     ejki_cuda_constants constants = ejki_mm_codes_constants(p);
     ejki_cuda_add(&constants, "LINES", s.lines);
@@ -77,35 +64,22 @@ void ejki_mm_codes_many_want(const mm_product *p, int32_t slot, int32_t order_sl
     ejki_cuda_add(&constants, "SPLIT_DEPTH", s.split);
     ejki_cuda_add(&constants, "STAGES", STAGES);
     ejki_cuda_add(&constants, "ROW_STAGES", s.row_stages);
-    ejki_cuda_want(kernels, slot, text, "product", &constants);
-    ejki_cuda_want(kernels, order_slot, text, "order", &constants);
+    ejki_cuda_want(kernels, MM_CUDA_OWN_SLOTS + n, text, "product", &constants);
 }
 
-ejk_status ejki_mm_codes_many_run(const ejk_run *run, int32_t slot, int32_t order_slot,
-                                  const mm_product *p) {
+static ejk_status run_many(const ejk_run *run, int32_t n, const mm_product *p) {
     const shape s = shape_of(p);
-    order_arguments order = {.from = p->a,
-                             .to = run->workspace,
-                             .rows = p->rows,
-                             .depth = p->depth,
-                             .pitch = pitch_of(p)};
-    const ejki_cuda_work first = {.slot = order_slot,
-                                  .threads = ORDER_THREADS,
-                                  .blocks = ejki_cdiv(p->rows * order.pitch / RUN, ORDER_THREADS),
-                                  .overlaps = true};
     codes_arguments a = {.p = *p, .tiles = s.tiles, .steps = s.steps};
-    mm_product ordered = *p;
-    ordered.depth = order.pitch;
-    ordered.a = (mm_view){
-        .data = run->workspace, .row = order.pitch, .column = 1, .dtype = p->a.dtype, .present = 1};
-    const ejki_cuda_work work = {.slot = slot,
+    const ejki_cuda_work work = {.slot = MM_CUDA_OWN_SLOTS + n,
                                  .threads = 32 * WARPS,
                                  .blocks = column_tiles(p) * s.tiles * s.split,
                                  .shared_bytes = s.shared_bytes,
                                  .overlaps = true};
     EJKI_TRY(
         ejki_mm_codes_map(run->device, p, CODE_BYTES, ejki_mm_codes_box(p, COLUMNS), &a.codes));
-    EJKI_TRY(ejki_mm_codes_map_rows(run->device, &ordered, s.lines, &a.a));
-    EJKI_TRY(ejki_cuda_begin(run, &first, &order));
+    EJKI_TRY(ejki_mm_codes_map_rows(run->device, p, s.lines, &a.a));
     return ejki_cuda_begin(run, &work, &a);
 }
+
+const ejki_mm_fast ejki_mm_codes_many = {
+    .takes = takes, .want = want, .can_run = ejki_mm_codes_can_run, .run = run_many};

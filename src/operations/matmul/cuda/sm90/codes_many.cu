@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products of more than 64 rows of bf16 or f16 with codes of 4 or 8 bits on sm_90a, with values of codes rounded to the
- * type of a: rows of codes are the left operand of wgmma, made in registers, rows of a, whose depth `order` has put
- * into the order of codes, the right one. A tile is 128 columns of b, 64 for each of two warpgroups, and LINES rows of
- * a, all of which a code meets at once. Codes and rows have rings of their own.
+ * type of a: rows of codes are the left operand of wgmma, made in registers, rows of a the right one. A tile is 128
+ * columns of b, 64 for each of two warpgroups, and LINES rows of a, all of which a code meets at once. Codes and rows
+ * have rings of their own.
  *
  * Blocks of a cluster have steps of the depth in turn.
  *
@@ -18,7 +18,6 @@
 #define WARPS  (PART_WARPS + 4) /* the last four, of which two copy, give away registers */
 #include "operations/matmul/cuda/sm90/codes_step.cuh"
 #include "operations/matmul/cuda/sm90/codes_wgmma.cuh"
-#include "operations/matmul/cuda/sm90/codes_many.cuh"
 
 enum {
     CODES_BYTES = COLUMNS * CODE_BYTES,
@@ -97,12 +96,12 @@ DEVICE u32 times_scale(u32 pair, float scale) {
 }
 
 /* Values of the codes that meet a box of rows, from chunk `first` on. */
-DEVICE void take_values(piece_words &left, u32 codes, int first, const group_scales &scales, u32 table) {
+DEVICE void take_values(piece_words &left, u32 codes, int first, u32 own, const group_scales &scales, u32 table) {
     const int r = threadIdx.x % 32 / 4;
     const float scale[2] = {scales.scale[r], scales.scale[r + 8]};
 #pragma unroll
     for (int c = 0; c < PIECE_CHUNKS; c++)
-        take_codes(*(left_words *)&left[c * SIXTEENS], codes + ((first + c) ^ r) * 16, table);
+        take_neighbours(*(left_words *)&left[c * SIXTEENS], codes + ((first + c) ^ r) * 16, own, table);
 #pragma unroll
     for (int k = 0; k < PIECE_PRODUCTS; k++)
 #pragma unroll
@@ -112,7 +111,7 @@ DEVICE void take_values(piece_words &left, u32 codes, int first, const group_sca
 DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int count,
                           line_sums &sums) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u32 own_codes = warp * (OWN_ROWS * CODE_BYTES) + lane / 4 * CODE_BYTES + lane % 4 * 4;
+    const u32 own_codes = warp * (OWN_ROWS * CODE_BYTES) + lane / 4 * CODE_BYTES, bytes = own_bytes();
 #if TABLE
     const u32 table = shared_address(shared.table) + lane * 4;
 #else
@@ -136,7 +135,7 @@ DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place 
         for (int piece = 0; piece < PIECES; piece++, rows.next()) {
             piece_words &own = left[piece % 2];
             const int first = piece * PIECE_CHUNKS;
-            take_values(own, shared_address(shared.codes[from.stage]) + own_codes, first,
+            take_values(own, shared_address(shared.codes[from.stage]) + own_codes, first, bytes,
                         shared.scales[warp][window * GROUPS + first / GROUP], table);
             mbarrier_wait(shared_address(&shared.rows_full[rows.stage]), rows.parity);
 #pragma unroll
@@ -199,16 +198,13 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
 #if TABLE
     make_table(shared.table);
 #endif
+    wait_for_previous();
     __syncthreads();
     const int count = ((int)a.steps + SPLIT_DEPTH - 1) / SPLIT_DEPTH;
     if (warp >= PART_WARPS) {
         setmaxnreg_dec<SERVICE_REGS>();
-        /* `order` has begun, and so what there was before it is complete: codes among that. */
         if (threadIdx.x == 32 * PART_WARPS) load_codes(a, shared, at, rank, count);
-        if (threadIdx.x == 32 * PART_WARPS + 32) {
-            wait_for_previous();
-            load_rows(a, shared, at, rank, count);
-        }
+        if (threadIdx.x == 32 * PART_WARPS + 32) load_rows(a, shared, at, rank, count);
         __syncwarp();
         if (SPLIT_DEPTH > 1) cluster_sync();
     } else {
@@ -219,7 +215,6 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
             named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* nobody multiplies any more: sums lie where stages were */
             put_line_sums(shared.sums, sums);
         }
-        wait_for_previous(); /* who waits for this kernel waits for the one before it, too */
         if (SPLIT_DEPTH > 1)
             cluster_sync();
         else
@@ -228,31 +223,4 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
     }
     __syncwarp();
     if (SPLIT_DEPTH > 1) cluster_sync(); /* others read sums here */
-}
-
-/* Eight of a row's depth from k on, zeros behind its end. */
-DEVICE uint4 last_piece(const u16 *row, mm_size k, mm_size depth) {
-    u32 pair[4] = {};
-    for (int e = 0; e < 8; e++)
-        if (k + e < depth) pair[e / 2] |= (u32)row[k + e] << e % 2 * 16;
-    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-}
-
-/* Rows of a, the depth in the order of codes, zeros behind it. A thread has 32 of the depth. */
-extern "C" __global__ void __launch_bounds__(ORDER_THREADS) order(const __grid_constant__ order_arguments a) {
-    const mm_size runs = a.pitch / 32, own = blockIdx.x * (mm_size)ORDER_THREADS + threadIdx.x;
-    const mm_size row = own / runs, first = own % runs * 4;
-    wait_for_previous();
-    launch_dependents();
-    if (row >= a.rows) return;
-    const u16 *from = (const u16 *)a.from.data + row * a.from.row;
-    const bool is_whole = (first + 4) * 8 <= a.depth;
-    uint4 piece[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        piece[i] = is_whole ? ((const uint4 *)from)[first + i] : last_piece(from, (first + i) * 8, a.depth);
-    order_pieces(piece);
-    uint4 *to = (uint4 *)(a.to + row * a.pitch) + first;
-#pragma unroll
-    for (int i = 0; i < 4; i++) to[i] = piece[i];
 }

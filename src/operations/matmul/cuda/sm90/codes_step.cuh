@@ -142,12 +142,13 @@ DEVICE scale_row scale_row_of(const mm_product &p, const place &at, int tile) {
 }
 
 /* That of a tile, where rows are not dealt out to groups. */
-DEVICE place place_of(const codes_arguments &a, mm_size tile) {
+DEVICE place place_of(const codes_arguments &a, u32 tile) {
+    const u32 tiles = (u32)a.tiles;
     place at = {};
     at.s.rows = a.p.rows;
     at.s.depth = a.p.depth;
-    at.column = tile / a.tiles * out_columns(a.p);
-    at.row = tile % a.tiles * ROWS;
+    at.column = (mm_size)(tile / tiles) * out_columns(a.p);
+    at.row = tile % tiles * ROWS;
     return at;
 }
 
@@ -240,13 +241,16 @@ DEVICE u32 add_pairs(u32 a, u32 b) {
     return sum;
 }
 
-DEVICE u32 multiply_add_pairs(u32 a, float b, float c) {
+DEVICE u32 multiply_add_pairs(u32 a, u32 b, u32 c) {
     u32 sum;
     if (ELEMENT == BF16)
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(pair_of(b)), "r"(pair_of(c)));
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
     else
-        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(pair_of(b)), "r"(pair_of(c)));
+        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
     return sum;
+}
+DEVICE u32 multiply_add_pairs(u32 a, float b, float c) {
+    return multiply_add_pairs(a, pair_of(b), pair_of(c));
 }
 /*
  * Whole numbers in the lowest eight bits of a bf16, alone, count 2^-133 each, subnormal or not: less the centre, over
@@ -277,6 +281,13 @@ DEVICE void make_table(code_table &table) {
 }
 #endif
 
+/* Two bytes as numbers. */
+DEVICE u32 pair_of_e4m3(u32 bytes) {
+    u32 pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((u16)bytes));
+    return ELEMENT == F16 ? pair : pack(value_of<F16>((u16)pair), value_of<F16>((u16)(pair >> 16)));
+}
+
 /* A word of codes as pairs, for each 16 of the depth two: what becomes left[0] and left[2] of a product. */
 enum { PAIRS = BITS == 4 ? 4 : 2 };
 DEVICE void take_word(u32 (&pair)[PAIRS], u32 word, u32 table) {
@@ -289,8 +300,7 @@ DEVICE void take_word(u32 (&pair)[PAIRS], u32 word, u32 table) {
         } else if constexpr (BITS == 4) {
             pair[n] = pair_of_codes(word, n);
         } else if constexpr (MODE == MM_FP8) {
-            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair[n]) : "h"((u16)(word >> 16 * n)));
-            if (ELEMENT == BF16) pair[n] = pack(value_of<F16>((u16)pair[n]), value_of<F16>((u16)(pair[n] >> 16)));
+            pair[n] = pair_of_e4m3(word >> 16 * n);
         } else if constexpr (ELEMENT == F16) {
             pair[n] = add_pairs(__byte_perm(word, 0x64006400u, n ? 0x7372 : 0x7170), pair_of(-(1024.0f + CENTRE)));
         } else {

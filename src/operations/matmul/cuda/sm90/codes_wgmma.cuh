@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products with codes by wgmma: a warp's 16 rows of codes are the left operand, made in registers, rows of a the right
- * one, in shared memory: boxes of LINES rows and 64 of the depth under a swizzle of 128 bytes, the depth in the order
- * of codes. Bits are those of codes_step.cuh. Constants: those of codes_step.cuh, TILES 1.
+ * one, in shared memory: boxes of LINES rows and 64 of the depth under a swizzle of 128 bytes, the depth as it is.
+ * Constants: those of codes_step.cuh, TILES 1.
  */
 #ifndef EJKI_MATMUL_CUDA_SM90_CODES_WGMMA_CUH
 #define EJKI_MATMUL_CUDA_SM90_CODES_WGMMA_CUH
@@ -13,29 +13,6 @@ enum {
     UNIT = GROUP < 2 ? GROUP : 2, /* chunks whose codes are in registers at a time, twice */
     UNIT_PRODUCTS = UNIT * SIXTEENS,
 };
-
-/*
- * Four pieces of a row, 64 bytes, into the order of a wgmma's depth: of each chunk words 4 n + q are what lane q of
- * four has in register n of both sixteens of codes.
- */
-DEVICE void order_pieces(uint4 (&piece)[4]) {
-    enum { WORDS = 2 * SIXTEENS, CHUNKS_OF_PIECES = 4 / WORDS };
-    const u32 *in = (const u32 *)piece;
-    u32 out[16];
-#pragma unroll
-    for (int c = 0; c < CHUNKS_OF_PIECES; c++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
-            row_words x;
-#pragma unroll
-            for (int n = 0; n < WORDS; n++) x[n] = in[4 * WORDS * c + WORDS * q + n];
-            order_rows(x);
-#pragma unroll
-            for (int n = 0; n < WORDS; n++) out[4 * WORDS * c + 4 * n + q] = x[n];
-        }
-#pragma unroll
-    for (int n = 0; n < 4; n++) piece[n] = make_uint4(out[4 * n], out[4 * n + 1], out[4 * n + 2], out[4 * n + 3]);
-}
 
 typedef float line_sums[LINES / 2];
 
@@ -53,14 +30,67 @@ DEVICE void add_group(const line_sums &products, const group_scales &scales, lin
     for (int i = 0; i < LINES / 2; i++) sums[i] = fmaf(products[i], scale[i / 2 % 2], sums[i]);
 }
 
+/* ---- Codes as elements, neighbours in pairs ------------------------------------------------------------ */
+
+/* Where lane q of four finds two of each eight codes, its place in a product: of __byte_perm. */
+DEVICE u32 own_bytes() {
+    const u32 q = threadIdx.x % 4;
+    if (BITS == 8) return MODE == MM_FP8 ? 2 * q | (2 * q + 1) << 4 : 2 * q | (2 * q + 1) << 8;
+    return TABLE ? 0x4440 | q : q * 0x1111;
+}
+/* (x & mask) ^ base: two operations if it is left to the compiler. */
+DEVICE u32 masked(u32 x, u32 mask, u32 base) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(y) : "r"(x), "r"(mask), "r"(base));
+    return y;
+}
+/* A byte of two codes, four times: their numbers. */
+DEVICE u32 pair_of_byte(u32 bytes) {
+    if (ELEMENT == BF16)
+        return multiply_add_pairs(bytes & 0x00f0000f, pack(0x1p127f, 0x1p123f), pair_of(-(float)CENTRE / NUMBERS_OVER));
+    return multiply_add_pairs(masked(bytes, 0x00f0000f, 0x64006400), pack(1, 0.0625f),
+                              pack(-1024.0f - CENTRE, -64.0f - CENTRE));
+}
+/* Two bytes, of each half the lower one: their numbers. */
+DEVICE u32 pair_of_bytes(u32 bytes) {
+    const u32 sign = MODE == MM_INT8 ? 0x00800080 : 0;
+    if (ELEMENT == BF16) return pair_of_subnormals(masked(bytes, 0x00ff00ff, sign), 1);
+    return add_pairs(masked(bytes, 0x00ff00ff, 0x64006400 ^ sign), pair_of(-(1024.0f + CENTRE)));
+}
+
+/*
+ * Left operands of a chunk, one for each 16 of the depth, in its order: `codes` is where the rows of this lane begin.
+ * Four lanes load all of a row's chunk, the same place, and take what is theirs out of it.
+ */
+DEVICE void take_neighbours(left_words &left, u32 codes, u32 own, u32 table) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint4 piece = load_piece(codes + half * (8 * CODE_BYTES));
+        const u32 word[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (int n = 0; n < PAIRS; n++) {
+            u32 &pair = left[n / 2][n % 2 * 2 + half];
+            if constexpr (TABLE) {
+                const u32 at = __byte_perm(word[n], 0, own) * (32 * 4);
+                asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(table + at));
+            } else if constexpr (BITS == 4) {
+                pair = pair_of_byte(__byte_perm(word[n], word[n], own));
+            } else {
+                const u32 bytes = __byte_perm(word[2 * n], word[2 * n + 1], own);
+                pair = MODE == MM_FP8 ? pair_of_e4m3(bytes) : pair_of_bytes(bytes);
+            }
+        }
+    }
+}
+
 typedef u32 unit_words[UNIT_PRODUCTS][4];
 
-/* Left operands of the chunks from `first` on, of a warp's rows of codes at `codes`, this lane's place included. */
-DEVICE void take_unit(unit_words &left, u32 codes, int first, u32 table) {
+/* Left operands of the chunks from `first` on, of a warp's rows of codes at `codes`, this lane's row included. */
+DEVICE void take_unit(unit_words &left, u32 codes, int first, u32 own, u32 table) {
     const int r = threadIdx.x % 32 / 4;
 #pragma unroll
     for (int c = 0; c < UNIT; c++)
-        take_codes(*(left_words *)&left[c * SIXTEENS], codes + ((first + c) ^ r) * 16, table);
+        take_neighbours(*(left_words *)&left[c * SIXTEENS], codes + ((first + c) ^ r) * 16, own, table);
 }
 /* Their products, added or not; they are under way when it returns. */
 DEVICE void multiply_unit(line_sums &products, unit_words &left, u32 rows, int first, bool adds) {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of 17 to 128 rows of bf16 or f16 with codes of 4 or 8 bits on sm_90a, as codes.cu has those of fewer, and
- * with the same bits: rows of codes are the left operand of wgmma, made in registers, rows of a the right one, in
- * shared memory, where SORTERS warps put the depth of a step into the order of codes once it has been copied. A tile is
+ * Products of 17 to 128 rows of bf16 or f16 with codes of 4 or 8 bits on sm_90a, as codes.cu has those of fewer: rows
+ * of codes are the left operand of wgmma, made in registers, rows of a the right one, in shared memory. A tile is
  * COLUMNS columns of b, 64 or 128, and LINES rows of a. Two warpgroups have 64 columns each, or the same ones and steps
- * in turn.
+ * in turn. The sums of a row do not depend on other rows; those of 16 of the depth are others than in codes.cu.
  *
  * A warpgroup has SETS parts of the depth, whose sums a thread has side by side: there are as many as codes.cu has,
  * dealt and added in the same way.
@@ -15,15 +14,14 @@
 #define SCALES_AT_ONCE 4
 #define PHASES (128 / COLUMNS)
 #define TILES  1
-#define WARPS  (PART_WARPS + 4) /* the last four: one copies, others order rows */
+#define WARPS  (PART_WARPS + 4) /* the last four, of which one copies, give away registers */
 #define SETS   2                /* parts of the depth that a warpgroup has */
 #define OWN_PARTS (PHASES * SETS)
 #include "operations/matmul/cuda/sm90/codes_ring.cuh"
 #include "operations/matmul/cuda/sm90/codes_wgmma.cuh"
 
 enum {
-    SORTERS = 3,
-    SERVICE_REGS = 88, CONSUMER_REGS = 208,
+    SERVICE_REGS = 40, CONSUMER_REGS = 232,
     UNITS = CODE_CHUNKS / UNIT,
 };
 
@@ -36,36 +34,8 @@ struct layout {
     code_table table;
 #endif
     group_scales scales[PART_WARPS][WINDOW_GROUPS];
-    u64 full[STAGES], ordered[STAGES], empty[STAGES];
+    u64 full[STAGES], empty[STAGES];
 };
-
-/* ---- Rows --------------------------------------------------------------------------------------------- */
-
-/* Warp `own` of SORTERS. */
-DEVICE void order_steps(layout &shared, int own, int count) {
-    enum { ACROSS = DEPTH / 32 / 4 }; /* four runs of 64 bytes of eight rows at a time */
-    const int lane = threadIdx.x % 32;
-    stage_place at = {0, 0};
-#pragma unroll 1
-    for (int step = 0; step < count; step++, at.next()) {
-        const u32 rows = shared_address(shared.stage) + at.stage * STAGE_BYTES + BOXES * CODE_BOX;
-        mbarrier_wait(shared_address(&shared.full[at.stage]), at.parity);
-#pragma unroll 2
-        for (int n = own; n < EIGHTS * ACROSS; n += SORTERS) {
-            const u32 eight = rows + n / ACROSS * (8 * 128);
-            const int first = (n % ACROSS * 4 + lane / 8) * 4;
-            uint4 piece[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) piece[i] = load_piece(piece_of_row(eight, lane % 8, first + i));
-            order_pieces(piece);
-#pragma unroll
-            for (int i = 0; i < 4; i++) store_piece(piece_of_row(eight, lane % 8, first + i), piece[i]);
-        }
-        fence_proxy_async();
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(shared_address(&shared.ordered[at.stage]));
-    }
-}
 
 /* ---- Products ----------------------------------------------------------------------------------------- */
 
@@ -82,14 +52,14 @@ struct work_in_flight {
 template <int set>
 DEVICE void compute_wide_step(u32 codes, u32 rows, const group_scales *scales, u32 table, u32 released,
                               work_in_flight &work, line_sums (&sums)[SETS]) {
-    const int r = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    codes += r * CODE_BYTES + q * 4;
+    const u32 mine = own_bytes();
+    codes += threadIdx.x % 32 / 4 * CODE_BYTES;
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
         const int first = unit * UNIT, group = set * GROUPS + first / GROUP, begins = first % GROUP == 0;
         unit_words &own = work.left[unit % 2];
         line_sums &before = work.products[(group + 1) % 2];
-        take_unit(own, codes, first, table);
+        take_unit(own, codes, first, mine, table);
         multiply_unit(work.products[group % 2], own, rows, first, !begins);
         wgmma_wait<1>();
         if (unit == 0 && set > 0 && threadIdx.x % 32 == 0) mbarrier_arrive(released);
@@ -98,11 +68,6 @@ DEVICE void compute_wide_step(u32 codes, u32 rows, const group_scales *scales, u
             add_group(before, scales[group - 1 - set * GROUPS], sums[(group - 1) / GROUPS]);
         }
     }
-}
-
-DEVICE void wait_for_stage(layout &shared, const stage_place &at) {
-    mbarrier_wait(shared_address(&shared.full[at.stage]), at.parity);
-    mbarrier_wait(shared_address(&shared.ordered[at.stage]), at.parity);
 }
 
 DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int count,
@@ -130,10 +95,10 @@ DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place 
         work_in_flight work;
         const u32 first = from.stage;
         const group_scales *const own = shared.scales[warp] + window * GROUPS;
-        wait_for_stage(shared, from);
+        mbarrier_wait(shared_address(&shared.full[from.stage]), from.parity);
         compute_wide_step<0>(codes + first * STAGE_BYTES, rows + first * STAGE_BYTES, own, table, 0, work, sums);
         from.next();
-        wait_for_stage(shared, from);
+        mbarrier_wait(shared_address(&shared.full[from.stage]), from.parity);
         compute_wide_step<1>(codes + from.stage * STAGE_BYTES, rows + from.stage * STAGE_BYTES, own + GROUPS, table,
                              shared_address(&shared.empty[first]), work, sums);
         wgmma_wait<0>();
@@ -161,7 +126,6 @@ DEVICE void put_wide_sums(part_sums &to, const line_sums (&sums)[SETS]) {
 DEVICE void set_barriers(layout &shared) {
     for (int n = 0; n < STAGES; n++) {
         mbarrier_init(shared_address(&shared.full[n]), 1);
-        mbarrier_init(shared_address(&shared.ordered[n]), SORTERS);
         mbarrier_init(shared_address(&shared.empty[n]), TILE_WARPS);
     }
     mbarrier_fence_init();
@@ -189,7 +153,6 @@ extern "C" __global__ void __cluster_dims__(SPLIT_DEPTH, 1, 1) __launch_bounds__
         setmaxnreg_dec<SERVICE_REGS>();
         if (threadIdx.x == 32 * PART_WARPS)
             load_steps(a, shared_address(shared.stage), shared.full, shared.empty, at, rank, count);
-        if (warp > PART_WARPS) order_steps(shared, warp - PART_WARPS - 1, count);
         __syncwarp();
         cluster_sync();
     } else {

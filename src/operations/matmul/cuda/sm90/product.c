@@ -9,8 +9,8 @@
 const ejki_mm_fast *ejki_mm_fast_of(const mm_product *p) {
     if (!p->has_out) return NULL;
     if (p->quant.present) {
-        const ejki_mm_fast *const list[] = {&ejki_mm_codes, &ejki_mm_tiles_of_codes,
-                                            &ejki_mm_experts};
+        const ejki_mm_fast *const list[] = {&ejki_mm_codes_many, &ejki_mm_codes,
+                                            &ejki_mm_tiles_of_codes, &ejki_mm_experts};
         for (size_t i = 0; i < sizeof list / sizeof *list; i++)
             if (list[i]->takes(p)) return list[i];
         return NULL;

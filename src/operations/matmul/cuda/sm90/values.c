@@ -10,12 +10,11 @@
 #include "operations/matmul/cuda/fast.h"
 #include "operations/matmul/cuda/quantize.cuh"
 #include "operations/matmul/cuda/sm90/codes.h"
-#include "operations/matmul/cuda/sm90/codes_many.h"
 
 static const char text[] = "operations/matmul/cuda/quantize.cu";
 static const char fast_text[] = "operations/matmul/cuda/values.cu";
 
-enum { VALUES = MM_CUDA_OWN_SLOTS + 1, FAST_VALUES, ORDER };
+enum { VALUES = MM_CUDA_OWN_SLOTS + 1, FAST_VALUES };
 
 /* Rows and columns of codes, and of values, whose rows begin at multiples of 16 bytes. */
 static int64_t rows_of(const mm_product *p) {
@@ -71,7 +70,7 @@ static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     const mm_product *p = &problem->product[0];
     if (!p->quant.present || p->split != MM_EVEN || p->groups != 1 || p->gated) return false;
-    if (ejki_mm_codes_many_takes(p) || fast_of(p)) return ejki_mm_cuda_applicable(problem);
+    if (fast_of(p)) return ejki_mm_cuda_applicable(problem);
     if (ejki_quant_shows_rounding(p)) return false;
     const mm_product own = with_values(p, NULL);
     return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
@@ -87,12 +86,6 @@ static ejk_status prepare(const void *problem_, const int64_t *parameters, int32
     const mm_product own = with_values(p, NULL);
     ejki_cuda_kernels kernels = {.count = 0};
     for (int n = 1; n < problem->count; n++) ejki_mm_cuda_want(&problem->product[n], n, &kernels);
-    if (ejki_mm_codes_many_takes(p)) {
-        ejki_mm_cuda_want(p, 0, &kernels);
-        ejki_mm_codes_many_want(p, MM_CUDA_OWN_SLOTS, ORDER, &kernels);
-        launch->workspace_bytes = (size_t)ejki_mm_codes_many_bytes(p);
-        return ejki_cuda_ready_all(launch, &kernels);
-    }
     if (fast_of(p)) {
         ejki_mm_cuda_want(p, 0, &kernels);
         fast_of(p)->want(p, 0, &kernels);
@@ -126,9 +119,6 @@ static ejk_status run_values(const ejk_run *run, const mm_product *p) {
 }
 
 static ejk_status run_first(const ejk_run *run, const mm_product *p) {
-    if (ejki_mm_codes_many_takes(p))
-        return ejki_mm_codes_can_run(p) ? ejki_mm_codes_many_run(run, MM_CUDA_OWN_SLOTS, ORDER, p)
-                                        : ejki_mm_cuda_run(run, 0, p);
     const ejki_mm_fast *fast = fast_of(p);
     if (!fast) return run_values(run, p);
     return (fast->can_run(p) ? fast->run : ejki_mm_cuda_run)(run, 0, p);
