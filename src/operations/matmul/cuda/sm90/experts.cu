@@ -7,8 +7,9 @@
  * not stop where tiles begin and end.
  *
  * One warp copies codes by TMA, and rows of a one by one, as a list may name them: only those that there are. Two make
- * scales, WINDOW steps at a time. The chunks of a step are dealt to PHASES sets of warps, so that a stage is free again
- * after a short time: a row's bits depend neither on other rows nor on how many there are.
+ * scales, WINDOW steps at a time, and one tells where rows lie. The chunks of a step are dealt to PHASES sets of warps,
+ * so that a stage is free again after a short time: a row's bits depend neither on other rows nor on how many there
+ * are.
  *
  * Constants: those of codes_step.cuh; EXPERTS, at most; STAGES; STEPS, of a tile, 0 = rows are copied with the codes of
  * each step, else rows of a tile stay for all tiles of columns; RESIDENT; EARLY, the kernel before this one makes rows
@@ -198,27 +199,33 @@ DEVICE void fill_zeros(u8 *to, u32 bytes) {
 }
 
 #if OWN_LISTS && !EARLY
-/*
- * Which rows of the choice a tile has, into shared.lines; the first tile of columns tells others where they lie, and
- * their weights. One warp.
- */
-DEVICE void list_lines(const experts_arguments &a, layout &shared, const place &at) {
+/* One warp: each row of the choice that a tile has, and its line. */
+template <class FOUND>
+DEVICE void find_lines(const experts_arguments &a, const layout &shared, const place &at, FOUND found) {
     const int lane = threadIdx.x % 32, lines = lines_of(at), first = (int)at.row;
     int before = 0;
-    __syncwarp();
     for (int row = lane; row < (int)a.p.rows + lane; row += 32) {
         const bool is_own = row < a.p.rows && shared.chosen[row] == at.s.group;
-        const u32 found = __ballot_sync(~0u, is_own);
-        const int line = before + __popc(found & ((1u << lane) - 1)) - first;
-        before += __popc(found);
-        if (!is_own || line < 0 || line >= lines) continue;
-        shared.lines[line] = row;
-        if (at.column != 0) continue;
-        const mm_size place = at.s.first + first + line;
-        a.choice.place[row] = place;
-        copy_weight(a.choice, row, place);
+        const u32 here = __ballot_sync(~0u, is_own);
+        const int line = before + __popc(here & ((1u << lane) - 1)) - first;
+        before += __popc(here);
+        if (is_own && line >= 0 && line < lines) found(row, line);
     }
-    __syncwarp();
+}
+
+/* One warp: tells others where rows of the tiles that begin an expert's columns lie, and their weights. */
+DEVICE void tell_places(const experts_arguments &a, const layout &shared) {
+    tile_run run = tiles_of_block(a.p, shared);
+    if (run.column != 0 && run.column + run.left <= run.columns) return;
+    while (next_tile(a.p, shared, &run)) {
+        const place &at = run.at;
+        if (at.column != 0 || at.s.idle) continue;
+        find_lines(a, shared, at, [&](int row, int line) {
+            const mm_size place = at.s.first + at.row + line;
+            a.choice.place[row] = place;
+            copy_weight(a.choice, row, place);
+        });
+    }
 }
 #endif
 
@@ -243,7 +250,9 @@ DEVICE row_sources sources_of(const experts_arguments &a, layout &shared, const 
     const mm_product &p = a.p;
     row_sources from = {};
 #if OWN_LISTS && !EARLY
-    if (!at.s.idle) list_lines(a, shared, at);
+    __syncwarp();
+    if (!at.s.idle) find_lines(a, shared, at, [&](int row, int line) { shared.lines[line] = row; });
+    __syncwarp();
 #endif
 #pragma unroll
     for (int n = 0; n < LINES_OF_LANE; n++) {
@@ -442,6 +451,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) product(const __
         setmaxnreg_dec<SERVICE_REGS>();
         if (warp == PART_WARPS) load_tiles(a, shared);
         if (warp > PART_WARPS && warp <= PART_WARPS + SCALE_WARPS) make_scales(a, shared, warp - PART_WARPS - 1);
+#if OWN_LISTS && !EARLY
+        if (warp > PART_WARPS + SCALE_WARPS) tell_places(a, shared);
+#endif
     } else { /* with what comes after products: it would have the registers of copies */
         setmaxnreg_inc<CONSUMER_REGS>();
         multiply_tiles(a, shared);
