@@ -12,7 +12,7 @@
  */
 #define COLUMNS   128
 #define ROW_PITCH 0
-#define SCALES_AT_ONCE 4
+#define SCALES_AT_ONCE 8
 #define PHASES 1
 #define TILES  1
 #define WARPS  (PART_WARPS + 4) /* the last four, of which two copy, give away registers */
@@ -100,8 +100,11 @@ DEVICE void take_values(piece_words &left, u32 codes, int first, u32 own, const 
     const int r = threadIdx.x % 32 / 4;
     const float scale[2] = {scales.scale[r], scales.scale[r + 8]};
 #pragma unroll
-    for (int c = 0; c < PIECE_CHUNKS; c++)
-        take_neighbours(*(left_words *)&left[c * SIXTEENS], codes + ((first + c) ^ r) * 16, own, table);
+    for (int c = 0; c < PIECE_CHUNKS; c++) {
+        chunk_pieces piece;
+        load_chunk(piece, codes + ((first + c) ^ r) * 16);
+        take_neighbours(*(left_words *)&left[c * SIXTEENS], piece, own, table);
+    }
 #pragma unroll
     for (int k = 0; k < PIECE_PRODUCTS; k++)
 #pragma unroll

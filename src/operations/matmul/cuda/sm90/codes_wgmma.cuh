@@ -59,14 +59,19 @@ DEVICE u32 pair_of_bytes(u32 bytes) {
 }
 
 /*
- * Left operands of a chunk, one for each 16 of the depth, in its order: `codes` is where the rows of this lane begin.
- * Four lanes load all of a row's chunk, the same place, and take what is theirs out of it.
+ * A chunk of the two rows of a lane that begin at `codes`: four lanes load all of a row's chunk, the same place, and
+ * take what is theirs out of it.
  */
-DEVICE void take_neighbours(left_words &left, u32 codes, u32 own, u32 table) {
+typedef uint4 chunk_pieces[2];
+DEVICE void load_chunk(chunk_pieces &piece, u32 codes) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) piece[half] = load_piece(codes + half * (8 * CODE_BYTES));
+}
+/* Left operands of a chunk, one for each 16 of the depth, in its order. */
+DEVICE void take_neighbours(left_words &left, const chunk_pieces &piece, u32 own, u32 table) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const uint4 piece = load_piece(codes + half * (8 * CODE_BYTES));
-        const u32 word[4] = {piece.x, piece.y, piece.z, piece.w};
+        const u32 word[4] = {piece[half].x, piece[half].y, piece[half].z, piece[half].w};
 #pragma unroll
         for (int n = 0; n < PAIRS; n++) {
             u32 &pair = left[n / 2][n % 2 * 2 + half];
@@ -84,13 +89,16 @@ DEVICE void take_neighbours(left_words &left, u32 codes, u32 own, u32 table) {
 }
 
 typedef u32 unit_words[UNIT_PRODUCTS][4];
+typedef chunk_pieces unit_pieces[UNIT];
 
-/* Left operands of the chunks from `first` on, of a warp's rows of codes at `codes`, this lane's row included. */
-DEVICE void take_unit(unit_words &left, u32 codes, int first, u32 own, u32 table) {
-    const int r = threadIdx.x % 32 / 4;
+/* The chunks from `first` on, of a warp's rows of codes at `codes`, this lane's row included; left operands of them. */
+DEVICE void load_unit(unit_pieces &piece, u32 codes, int first) {
 #pragma unroll
-    for (int c = 0; c < UNIT; c++)
-        take_neighbours(*(left_words *)&left[c * SIXTEENS], codes + ((first + c) ^ r) * 16, own, table);
+    for (int c = 0; c < UNIT; c++) load_chunk(piece[c], codes + ((first + c) ^ (threadIdx.x % 32 / 4)) * 16);
+}
+DEVICE void take_unit(unit_words &left, const unit_pieces &piece, u32 own, u32 table) {
+#pragma unroll
+    for (int c = 0; c < UNIT; c++) take_neighbours(*(left_words *)&left[c * SIXTEENS], piece[c], own, table);
 }
 /* Their products, added or not; they are under way when it returns. */
 DEVICE void multiply_unit(line_sums &products, unit_words &left, u32 rows, int first, bool adds) {

@@ -11,7 +11,7 @@
  * Constants: those of codes_step.cuh, without zeros; SPLIT_DEPTH; STAGES.
  */
 #define ROW_PITCH 0
-#define SCALES_AT_ONCE 4
+#define SCALES_AT_ONCE 8
 #define PHASES (128 / COLUMNS)
 #define TILES  1
 #define WARPS  (PART_WARPS + 4) /* the last four, of which one copies, give away registers */
@@ -53,13 +53,16 @@ template <int set>
 DEVICE void compute_wide_step(u32 codes, u32 rows, const group_scales *scales, u32 table, u32 released,
                               work_in_flight &work, line_sums (&sums)[SETS]) {
     const u32 mine = own_bytes();
+    unit_pieces piece[2]; /* of the next unit, too */
     codes += threadIdx.x % 32 / 4 * CODE_BYTES;
+    load_unit(piece[0], codes, 0);
 #pragma unroll
     for (int unit = 0; unit < UNITS; unit++) {
         const int first = unit * UNIT, group = set * GROUPS + first / GROUP, begins = first % GROUP == 0;
         unit_words &own = work.left[unit % 2];
         line_sums &before = work.products[(group + 1) % 2];
-        take_unit(own, codes, first, mine, table);
+        take_unit(own, piece[unit % 2], mine, table);
+        if (unit + 1 < UNITS) load_unit(piece[(unit + 1) % 2], codes, first + UNIT);
         multiply_unit(work.products[group % 2], own, rows, first, !begins);
         wgmma_wait<1>();
         if (unit == 0 && set > 0 && threadIdx.x % 32 == 0) mbarrier_arrive(released);
