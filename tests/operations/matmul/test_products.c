@@ -207,6 +207,39 @@ static void rows_have_their_bits_alone(void **state) {
         for (int turned = 0; turned < 2; turned++) compare_rows(types[i], turned);
 }
 
+/* More rows, columns and depth than any cache is given at a time: rows alone, and columns that are no panel. */
+static void compare_long_rows(ejk_dtype to, int rows, int depth, int columns, bool turned) {
+    static uint16_t a[600 * 1120], b[1120 * 560];
+    static unsigned char results[600 * 560 * 4], one[1200 * 4];
+    const size_t size = (size_t)columns * ejk_dtype_size(to);
+    for (int i = 0; i < rows * depth; i++) put(EJK_DTYPE_BF16, a, i, number(i));
+    for (int i = 0; i < depth * columns; i++) put(EJK_DTYPE_BF16, b, i, number(3 * i + 1));
+    put(EJK_DTYPE_BF16, a, 40 * depth + depth - 1, 0x1p-120f);
+    put(EJK_DTYPE_BF16, b, depth * columns - 1, 0x1p-90f);
+    ejk_matmul_args args = {.lhs = ejk_tensor_2d(a, EJK_DTYPE_BF16, rows, depth),
+                            .rhs = turned ? ejk_tensor_2d(b, EJK_DTYPE_BF16, columns, depth)
+                                          : ejk_tensor_2d(b, EJK_DTYPE_BF16, depth, columns),
+                            .out = ejk_tensor_2d(results, to, rows, columns),
+                            .preferred_element_type = to,
+                            .transpose_rhs = turned};
+    EXPECT_OK(ejk_matmul(context, &args));
+    args.out = ejk_tensor_2d(one, to, 1, columns);
+    for (int i = 0; i < rows; i += i % 3 ? 29 : 1) {
+        args.lhs = ejk_tensor_2d(a + i * depth, EJK_DTYPE_BF16, 1, depth);
+        EXPECT_OK(ejk_matmul(context, &args));
+        assert_memory_equal(one, results + (size_t)i * size, size);
+    }
+}
+
+static void long_rows_have_their_bits_alone(void **state) {
+    (void)state;
+    compare_long_rows(EJK_DTYPE_BF16, 600, 1024, 560, false);
+    compare_long_rows(EJK_DTYPE_F32, 530, 1000, 545, false);
+    compare_long_rows(EJK_DTYPE_F16, 300, 1120, 530, true);
+    compare_long_rows(EJK_DTYPE_BF16, 270, 520, 1200, false);
+    compare_long_rows(EJK_DTYPE_BF16, 513, 33, 64, true);
+}
+
 /* ---- Bad calls --------------------------------------------------------------------------------------- */
 
 static void expect_untouched(void) {
@@ -289,6 +322,7 @@ int main(void) {
         cmocka_unit_test(rows_of_no_group_have_no_bias),
         cmocka_unit_test(experts_without_rows_are_not_read),
         cmocka_unit_test(rows_have_their_bits_alone),
+        cmocka_unit_test(long_rows_have_their_bits_alone),
         cmocka_unit_test(sizes_that_do_not_fit_are_errors),
         cmocka_unit_test(rows_out_of_range_are_errors),
         cmocka_unit_test(matrices_have_to_fit),

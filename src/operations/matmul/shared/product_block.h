@@ -21,7 +21,7 @@ typedef struct product_block {
     float *a, *b, *sums, *scattered;
     int64_t capacity; /* rows of `sums` in each panel */
 #ifdef TILE_AMX
-    mm_size sums_from; /* column of the block whose sums are the first ones */
+    mm_size sums_from, sums_row; /* column and row of the block whose sums are the first ones */
 #endif
     const void *after; /* b of the block behind this one; NULL: there is none */
     product_ahead ahead;
@@ -30,6 +30,13 @@ typedef struct product_block {
     mm_size packed_group, packed_row;
 } product_block;
 
+/* Sums of row i. */
+static inline const float *sums_of_row(const product_block *k, mm_size i) {
+#ifdef TILE_AMX
+    i -= k->sums_row;
+#endif
+    return k->sums + i * TILE_COLUMNS;
+}
 static inline mm_size first_sums(const product_block *k) {
 #ifdef TILE_AMX
     return k->sums_from;

@@ -32,6 +32,7 @@
 typedef struct product_plan {
     int64_t across, down;    /* workers */
     int64_t rows, columns;   /* of a block; columns of b */
+    int64_t capacity;        /* rows whose sums are kept */
     int64_t a, b, sums, own; /* sizes; `own` of all three */
     int64_t scattered;       /* for all workers together */
 } product_plan;
@@ -84,7 +85,14 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
     plan.a = plan.rows * PRODUCT_DEPTH + VL;
     plan.b = ejki_min(plan.columns, PACK_COLUMNS) * PRODUCT_DEPTH;
     if (by_groups(p)) plan_groups(p, &plan);
-    plan.sums = plan.columns * plan.rows;
+    plan.capacity = plan.rows;
+#if defined(TILE_AMX) && !defined(TILE_BYTE_DOT)
+    if (may_hold(p) && rows_in_all(p) > HELD_ROWS) {
+        plan.a = ejki_max(plan.a, ejki_min(plan.columns, HELD_COLUMNS) * PRODUCT_DEPTH);
+        if (may_hold_all(p)) plan.rows = tiles * TILE_ROWS;
+    }
+#endif
+    plan.sums = plan.columns * plan.capacity;
     plan.own = ejki_round_up(plan.a, 16) + plan.b + plan.sums;
     plan.scattered = ejki_round_up(rows_added_up(p) * p->columns, 16);
     return plan;
@@ -205,7 +213,7 @@ static void do_product(const mm_product *p, const ejk_run *run, int64_t index, f
     if (!p->has_out || down >= plan.down) return;
     const mm_size first = panels * across / plan.across * panel_of(p);
     const mm_size end = ejki_min(panels * (across + 1) / plan.across * panel_of(p), p->columns);
-    product_block k = {.p = p, .a = own, .capacity = plan.rows, .scattered = scattered};
+    product_block k = {.p = p, .a = own, .capacity = plan.capacity, .scattered = scattered};
     k.packed_group = -1;
     k.b = own + ejki_round_up(plan.a, 16);
     k.sums = k.b + plan.b;

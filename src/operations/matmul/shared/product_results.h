@@ -85,7 +85,7 @@ static void finish_row(const product_block *k, mm_size i, mm_size first, mm_size
     float weight, *sums = added_to(k, row, &weight);
     for (mm_size j = first; j < end; j += VL) {
         const mm_size n = ejki_min(end - j, VL), column = k->column + j;
-        vf v = s->idle ? v_zero() : result_of(k, k->sums + i * TILE_COLUMNS, j, n);
+        vf v = s->idle ? v_zero() : result_of(k, sums_of_row(k, i), j, n);
         if (p->split == MM_DEPTH && !mm_is_empty(p, s)) v = with_factors(k, v, row, column, n);
         if (sums) {
             v = v_fma(v, v_set1(weight), v_load_first(sums + j, n));
@@ -149,7 +149,7 @@ static void fold_columns(const product_block *k, mm_size j, mm_size n) {
         float *to = k->scattered + group * p->columns + column;
         vf total = v_load_first(to, n);
         for (; i < stop; i++) {
-            const vf v = result_of(k, k->sums + i * TILE_COLUMNS, j, n);
+            const vf v = result_of(k, sums_of_row(k, i), j, n);
             if (p->fold_by == MM_BY_ZERO) {
                 total = v_add(total, v);
                 continue;
@@ -175,7 +175,7 @@ INLINE void store_row(const ejk_dtype dtype, const product_block *k, mm_size i, 
                       mm_size end) {
     const mm_product *p = k->p;
     const mm_size row = k->s->first + k->row + i, panel = k->capacity * TILE_COLUMNS;
-    const float *sums = k->sums + i * TILE_COLUMNS + (first - first_sums(k)) / TILE_COLUMNS * panel;
+    const float *sums = sums_of_row(k, i) + (first - first_sums(k)) / TILE_COLUMNS * panel;
     char *out = element_at(dtype, p->out.data, k->s->out + row * p->out.row + k->column + first);
     for (mm_size j = first; j < end; j += TILE_COLUMNS, sums += panel)
         EJKI_UNROLL for (int at = 0; at < TILE_COLUMNS; at += VL, out += VL * element_size(dtype)) {

@@ -119,6 +119,21 @@ INLINE void tiles_add(const bool both, int64_t steps, const float *a, const floa
     }
 }
 
+#ifdef TILE_BF16_DOT
+/* A step whose b passes by the first-level cache, which a fills. */
+INLINE void tiles_add_held(const bool both, const float *a, const float *b) {
+    _tile_stream_loadd(4, b, 4 * TILE_COLUMNS);
+    _tile_loadd(6, a, 4 * TILE_STEP);
+    TILE_DOT(0, 6, 4);
+    _tile_stream_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
+    TILE_DOT(1, 6, 5);
+    if (!both) return;
+    _tile_loadd(7, a + TILE_HALF, 4 * TILE_STEP);
+    TILE_DOT(2, 7, 4);
+    TILE_DOT(3, 7, 5);
+}
+#endif
+
 /* Sums in memory, in rows of TILE_COLUMNS. */
 INLINE void tiles_begin(const bool both, const float *sums, bool add) {
     const float *lower = sums + 16 * TILE_COLUMNS;
