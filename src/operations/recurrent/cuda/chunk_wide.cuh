@@ -190,7 +190,7 @@ DEVICE void begin_pieces(const u32 (&u)[OF_U][16], u32 stage, float (&s)[KEY_SIZ
 
 /* ---- Who copies and who works ----------------------------------------------------------------------- */
 
-/* Blocks of a multiprocessor that registers are shared out for, and how: one, if two are too short of them for wgmma. */
+/* Blocks of a multiprocessor that registers are shared out for, and how: one, if two have too few of them for wgmma. */
 #define IS_LARGE (KEY_SIZE == 128 && (UPDATE != REC_ADD || (MAKES && OF_U > 1)))
 #define RESIDENT (GROUPS == 1 && TURNS == 1 && !IS_LARGE ? 2 : 1)
 #define ALL      (32 * WARPS + 128 * GROUPS) /* threads of a block */
