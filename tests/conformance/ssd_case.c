@@ -64,7 +64,10 @@ static void choose_norm(struct call *c, struct ssd *p) {
     if (width > least && random_chance(r, 0.5)) do
             p->norm_group = random_int(r, least, width);
         while (width % p->norm_group != 0);
-    if (p->norm_group < 8)
+    /* The norm of one number is steep where it is near 0: errors of sums must not become ten times as large. */
+    if (p->norm_group == 1)
+        p->eps = 1;
+    else if (p->norm_group < 8)
         p->eps = 0.1;
     else if (c->gradient)
         p->eps = 1e-2;
