@@ -15,6 +15,8 @@
 #define LINE      64
 #define SEED      1
 
+enum { MOST_RESULTS = 8 };
+
 /* ---- Memory ---------------------------------------------------------------------------------------- */
 
 static int64_t round_up(int64_t bytes, int64_t step) {
@@ -80,23 +82,55 @@ static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at)
 
 /* ---- Contents -------------------------------------------------------------------------------------- */
 
-/* True if gradients read what their operation writes. */
-static bool reads_results(const ejk_kernel *kernel) {
+/* True if gradients read what their operation writes, of what this call is given. */
+static bool reads_results(const ejk_kernel *kernel, const void *args) {
     const ejk_kernel *forward = kernel->forward;
     size_t offset;
     for (int32_t i = 0; forward && i < forward->args->count; i++) {
         const ejk_field *field = &forward->args->fields[i];
         if (field->kind == EJK_FIELD_TENSOR && !ejk_field_is_input(field) &&
-            ejk_record_find(kernel->args, field->name, &offset))
+            ejk_record_find(kernel->args, field->name, &offset) &&
+            ejk_tensor_present((const ejk_tensor *)((const char *)args + offset)))
             return true;
     }
     return false;
 }
 
+/* Results that the operation cannot do without and its gradients do not read: one lies in `memory`, which is made. */
+static bool add_result(const bench_case *bench, const ejk_kernel *forward, void *args,
+                       const ejk_field *field, void **memory) {
+    ejk_tensor view = {.data = NULL};
+    ejk_axes axes = {.count = 0};
+    if (!succeeded(ejk_record_bind_axes(forward->args, args, &axes)) ||
+        !succeeded(ejk_field_shape(field, &axes, &view.rank, view.shape)) ||
+        !succeeded(ejk_field_dtype(forward->args, field, args, EJK_DTYPE_F32, &view.dtype)))
+        return false;
+    if (forward->result) (void)forward->result(args, field->name, &view);
+    view = ejk_tensor_contiguous(NULL, view.dtype, view.rank, view.shape);
+    const int64_t bytes = bytes_of(&view) + LINE;
+    if (bench->device < 0)
+        *memory = bench_allocate(bytes);
+    else if (!succeeded(ejk_device_allocate(bench->device, (size_t)bytes, memory)))
+        *memory = NULL;
+    view.data = *memory;
+    view.device_type = bench->device < 0 ? EJK_DEVICE_CPU : EJK_DEVICE_CUDA;
+    view.device_index = bench->device < 0 ? 0 : bench->device;
+    memcpy((char *)args + field->offset, &view, sizeof view);
+    return *memory != NULL;
+}
+
+static bool lacks_result(const ejk_field *field, const void *args) {
+    return field->kind == EJK_FIELD_TENSOR && !ejk_field_is_input(field) &&
+           ejk_field_is_required(field) &&
+           !ejk_tensor_present((const ejk_tensor *)((const char *)args + field->offset));
+}
+
 /* Runs the operation whose results are inputs here, on those of its arguments that are here too. */
-static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const void *args) {
-    const ejk_kernel *forward = kernel->forward;
-    if (!reads_results(kernel)) return true;
+static bool fill_forward(const bench_case *bench, ejk_context *context, const void *args) {
+    const ejk_kernel *kernel = bench->call.kernel, *forward = kernel->forward;
+    void *memory[MOST_RESULTS] = {NULL};
+    int32_t count = 0;
+    if (!reads_results(kernel, args)) return true;
     char *others = calloc(1, forward->args->size);
     if (!others) return report_error("no memory for the arguments of %s", forward->op_id);
     for (int32_t i = 0; i < forward->args->count; i++) {
@@ -106,7 +140,16 @@ static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const v
         if (same && same->kind == field->kind && field->kind != EJK_FIELD_RECORD)
             memcpy(others + field->offset, (const char *)args + offset, ejk_field_size(field));
     }
-    const bool done = succeeded(ejk_call(context, forward, others));
+    bool done = true;
+    for (int32_t i = 0; done && i < forward->args->count && count < MOST_RESULTS; i++)
+        if (lacks_result(&forward->args->fields[i], others))
+            done = add_result(bench, forward, others, &forward->args->fields[i], &memory[count++]);
+    done = done && succeeded(ejk_call(context, forward, others));
+    while (count-- > 0)
+        if (bench->device < 0)
+            free(memory[count]);
+        else
+            done = succeeded(ejk_device_free(bench->device, memory[count])) && done;
     free(others);
     return done;
 }
@@ -142,8 +185,7 @@ static bool fill_copy(const bench_case *bench, ejk_context *context, const ejk_i
     place(kernel, args, false, at);
     if (at == first) {
         const ejk_inputs how = {SEED, inputs->wishes, inputs->wish_count};
-        return succeeded(ejk_fill_inputs(kernel, args, &how)) &&
-               fill_forward(kernel, context, args);
+        return succeeded(ejk_fill_inputs(kernel, args, &how)) && fill_forward(bench, context, args);
     }
     if (bench->device >= 0) return gpu_copy_bytes(bench->device, at, first, bytes);
     memcpy(at, first, (size_t)bytes);
