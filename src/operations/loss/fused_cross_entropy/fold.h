@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A token's logits in vectors: CHUNK of them at a time become floats in the first-level cache, with their cap, and are
+ * added to what is known of the token, sums of a chunk in float32, those of chunks in float64. In gradients they are
+ * read once more, and what is written takes their place.
+ */
+#ifndef EJKI_FUSED_CROSS_ENTROPY_FOLD_H
+#define EJKI_FUSED_CROSS_ENTROPY_FOLD_H
+
+#include "kernels/simd/vec_element.h"
+#include "kernels/simd/vec_math.h"
+#include "operations/loss/fused_cross_entropy/rows.h"
+
+enum { CHUNK = 1024 };
+#define LOG2_E 1.4426950408889634f
+
+/* Classes `first` to first + count - 1 of a token; x and soft lie there. */
+typedef struct fold_piece {
+    const void *x, *soft;
+    mm_size first, count, target;
+} fold_piece;
+
+/* What serves all tokens of a call. */
+typedef struct fold_call {
+    const loss_problem *p;
+    v_cap cap;
+} fold_call;
+
+static fold_call fold_call_of(const loss_problem *p) {
+    fold_call c = {.p = p};
+    if (p->cap > 0) c.cap = v_cap_of(1 / p->cap, p->cap);
+    return c;
+}
+
+INLINE vf capped(const bool caps, const v_cap *cap, vf x) {
+    if (caps) v_cap_some(1, cap, &x);
+    return x;
+}
+
+/* b where a is NaN, but for tiers whose largest is NaN then: of a token with one only that is told. */
+INLINE vf larger(vf a, vf b) {
+    return v_max(a, b);
+}
+
+/* Asked for while logits are read: lines behind them, and as many of what is read next, if there is any. */
+enum { AHEAD = 2048 };
+INLINE void ask(const ejk_dtype dtype, const void *x, mm_size i) {
+    __builtin_prefetch((const void *)((uintptr_t)element_at(dtype, x, i) + AHEAD), 0, 2);
+}
+
+INLINE float largest_of(const ejk_dtype dtype, const bool caps, const v_cap *cap, const void *x,
+                        mm_size n) {
+    vf most = v_set1(-__builtin_inff());
+    for (mm_size i = 0; i < n; i += VL) {
+        const vf z = capped(caps, cap, v_widen_some(dtype, element_at(dtype, x, i), n - i));
+        most = larger(v_keep(z, 0, n - i), most);
+    }
+    return v_largest(most);
+}
+
+/* What a chunk adds: Σ exp(z - base), Σ z if it is wanted, and the largest z. */
+typedef struct chunk_sums {
+    float powers, linear, most;
+} chunk_sums;
+
+INLINE vf power_of(vf z, vf base) {
+    return v_exp2(v_mul(v_sub(z, base), v_set1(LOG2_E)));
+}
+
+/* At most CHUNK logits. */
+INLINE chunk_sums sum_chunk(const ejk_dtype dtype, const bool caps, const bool adds,
+                            const v_cap *cap, const void *x, mm_size n, float base) {
+    const vf from = v_set1(base);
+    vf most[2] = {v_set1(-__builtin_inff()), v_set1(-__builtin_inff())};
+    vf powers[2] = {v_zero(), v_zero()}, linear[2] = {v_zero(), v_zero()};
+    mm_size i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        ask(dtype, x, i);
+        if (dtype == EJK_DTYPE_F32) ask(dtype, x, i + VL);
+        EJKI_UNROLL for (int k = 0; k < 2; k++) {
+            const vf z = capped(caps, cap, v_widen(dtype, element_at(dtype, x, i + k * VL)));
+            most[k] = larger(z, most[k]);
+            powers[k] = v_add(powers[k], power_of(z, from));
+            if (adds) linear[k] = v_add(linear[k], z);
+        }
+    }
+    for (; i < n; i += VL) {
+        vf z = capped(caps, cap, v_widen_some(dtype, element_at(dtype, x, i), n - i));
+        if (adds && n - i >= VL) linear[0] = v_add(linear[0], z);
+        if (adds && n - i < VL) {
+            float lane[VL];
+            v_store(lane, z);
+            linear[0] = v_add(linear[0], v_load_first(lane, n - i));
+        }
+        z = v_keep(z, 0, n - i);
+        most[0] = larger(z, most[0]);
+        powers[0] = v_add(powers[0], power_of(z, from));
+    }
+    return (chunk_sums){v_sum(v_add(powers[0], powers[1])), v_sum(v_add(linear[0], linear[1])),
+                        v_largest(larger(most[0], most[1]))};
+}
+
+/* Σ q z, where q is not 0, and Σ q; the largest q. */
+INLINE void add_soft(const ejk_dtype dtype, const bool caps, const fold_call *c, const void *soft,
+                     const void *x, mm_size first, mm_size n, loss_sums *s) {
+    const ejk_dtype type = (ejk_dtype)c->p->soft.dtype;
+    vf inner = v_zero(), mass = v_zero(), most = v_set1(-__builtin_inff());
+    for (mm_size i = 0; i < n; i += VL) {
+        const vf q = v_widen_some(type, element_at(type, soft, i), n - i);
+        const vf z = capped(caps, &c->cap, v_widen_some(dtype, element_at(dtype, x, i), n - i));
+        inner = v_add(inner, v_select_gt(v_abs(q), v_zero(), v_mul(q, z), v_zero()));
+        mass = v_add(mass, q);
+        most = larger(v_keep(q, 0, n - i), most);
+    }
+    s->linear += (double)v_sum(inner);
+    s->mass += (double)v_sum(mass);
+    if (!((double)v_largest(most) > s->most_soft)) return;
+    s->most_soft = (double)v_largest(most);
+    mm_size i = 0;
+    while (i < n && (double)element_load(type, soft, i) != s->most_soft) i++;
+    s->best_soft = first + i;
+}
+
+/* The first of n logits that is the largest. */
+INLINE mm_size find(const ejk_dtype dtype, const bool caps, const v_cap *cap, const void *x,
+                    mm_size n, float most) {
+    float lane[VL];
+    for (mm_size i = 0; i < n; i += VL) {
+        v_store(lane, capped(caps, cap, v_widen_some(dtype, element_at(dtype, x, i), n - i)));
+        for (mm_size k = 0; k < VL && i + k < n; k++)
+            if (lane[k] == most) return i + k;
+    }
+    return n;
+}
+
+/* Powers are of the distance to the largest logit so far, which those of a chunk may be above by this much. */
+#define ABOVE 60
+
+INLINE void fold(const ejk_dtype dtype, const bool caps, const bool adds, const fold_call *c,
+                 const fold_piece *own, loss_sums *s) {
+    const mm_size target = own->target - own->first;
+    if (target >= 0 && target < own->count) {
+        float lane[VL];
+        v_store(lane, capped(caps, &c->cap, v_set1(element_load(dtype, own->x, target))));
+        s->target = (double)lane[0];
+    }
+    for (mm_size i = 0; i < own->count; i += CHUNK) {
+        const mm_size n = ejki_min(own->count - i, CHUNK), first = own->first + i;
+        const void *x = element_at(dtype, own->x, i);
+        const bool is_new = s->max == -HUGE_VAL;
+        float base = is_new ? largest_of(dtype, caps, &c->cap, x, n) : (float)s->max;
+        if (base == -__builtin_inff()) base = 0;
+        chunk_sums sums = sum_chunk(dtype, caps, adds, &c->cap, x, n, base);
+        if (sums.most > base + ABOVE) {
+            base = sums.most;
+            sums = sum_chunk(dtype, caps, adds, &c->cap, x, n, base);
+        }
+        if (adds && !own->soft) s->linear += (double)sums.linear;
+        if ((double)sums.most > s->max) {
+            const double max = (double)sums.most;
+            s->sum *= is_new ? 1 : exp(s->max - max);
+            s->sum += (double)sums.powers * (base == sums.most ? 1 : exp((double)base - max));
+            s->max = max;
+            s->best = first + find(dtype, caps, &c->cap, x, n, sums.most);
+        } else {
+            s->sum += (double)sums.powers;
+        }
+        if (own->soft)
+            add_soft(dtype, caps, c, element_at((ejk_dtype)c->p->soft.dtype, own->soft, i), x,
+                     first, n, s);
+    }
+}
+
+static __attribute__((noinline)) void fold_of(const ejk_dtype dtype, const fold_call *c,
+                                              const fold_piece *own, loss_sums *s) {
+    const bool adds = c->p->wrong > 0;
+    if (c->p->cap > 0)
+        ELEMENT_CALL(dtype, fold, true, true, c, own, s);
+    else if (adds)
+        ELEMENT_CALL(dtype, fold, false, true, c, own, s);
+    else
+        ELEMENT_CALL(dtype, fold, false, false, c, own, s);
+}
+
+/* Σ q of a token. */
+static double mass_of(const ejk_dtype dtype, const void *soft, mm_size count) {
+    double mass = 0;
+    for (mm_size first = 0; first < count; first += CHUNK) {
+        const mm_size end = ejki_min(first + CHUNK, count);
+        vf sum = v_zero();
+        for (mm_size i = first; i < end; i += VL)
+            sum = v_add(sum, v_widen_some(dtype, element_at(dtype, soft, i), end - i));
+        mass += (double)v_sum(sum);
+    }
+    return mass;
+}
+
+/* ---- Gradients -------------------------------------------------------------------------------------- */
+
+/* Of a token: exp((z - base)) · scale is what its probabilities count; all times factor. */
+typedef struct fold_slope {
+    float base, scale, factor;
+} fold_slope;
+
+static fold_slope fold_slope_of(const loss_problem *p, const loss_sums *s, double factor) {
+    const double lse = s->max + log(s->sum);
+    return (fold_slope){(float)s->max, (float)(loss_rate(p, lse, s->mass) / s->sum), (float)factor};
+}
+/* By an lse that is given. */
+static fold_slope fold_slope_by(const loss_problem *p, double lse, double mass, double factor) {
+    return (fold_slope){(float)lse, (float)loss_rate(p, lse, mass), (float)factor};
+}
+
+/* The gradient of logits x of which q is asked. */
+INLINE vf slope(const bool caps, const fold_call *c, const fold_slope *at, vf x, vf q) {
+    const vf z = capped(caps, &c->cap, x);
+    const vf e = v_exp2(v_mul(v_sub(z, v_set1(at->base)), v_set1(LOG2_E)));
+    const vf d = v_mul(v_fms(e, v_set1(at->scale), q), v_set1(at->factor));
+    if (!caps) return d;
+    const vf y = v_mul(z, v_set1((float)(1 / c->p->cap)));
+    return v_mul(d, v_sub(v_set1(1), v_mul(y, y)));
+}
+
+INLINE void derive(const ejk_dtype dtype, const ejk_dtype to_dtype, const bool caps,
+                   const fold_call *c, const fold_piece *own, const fold_slope *at, void *to) {
+    const loss_problem *p = c->p;
+    const ejk_dtype soft = (ejk_dtype)p->soft.dtype;
+    const vf wrong = v_set1((float)p->wrong);
+    const mm_size target = own->target - own->first;
+    const bool has_target = !own->soft && target >= 0 && target < own->count;
+    float kept = 0;
+    if (has_target) kept = element_load(dtype, own->x, target);
+    for (mm_size i = 0; i < own->count; i += VL) {
+        const mm_size n = own->count - i;
+        const vf x = v_widen_some(dtype, element_at(dtype, own->x, i), n);
+        const vf q = own->soft ? v_widen_some(soft, element_at(soft, own->soft, i), n) : wrong;
+        v_narrow_some(to_dtype, element_at(to_dtype, to, i), slope(caps, c, at, x, q), n);
+    }
+    if (!has_target) return;
+    const vf d = slope(caps, c, at, v_set1(kept), v_set1((float)p->right));
+    v_narrow_first(to_dtype, element_at(to_dtype, to, target), d, 1);
+}
+
+/* Logits, of one type, become gradients of another, both at the same place or apart. */
+static __attribute__((noinline)) void derive_of(const ejk_dtype dtype, const ejk_dtype to_dtype,
+                                                const fold_call *c, const fold_piece *own,
+                                                const fold_slope *at, void *to) {
+    const bool caps = c->p->cap > 0;
+    if (dtype == to_dtype) {
+        if (dtype == EJK_DTYPE_F32)
+            derive(EJK_DTYPE_F32, EJK_DTYPE_F32, caps, c, own, at, to);
+        else if (dtype == EJK_DTYPE_BF16)
+            derive(EJK_DTYPE_BF16, EJK_DTYPE_BF16, caps, c, own, at, to);
+        else
+            derive(EJK_DTYPE_F16, EJK_DTYPE_F16, caps, c, own, at, to);
+    } else if (to_dtype == EJK_DTYPE_BF16)
+        derive(EJK_DTYPE_F32, EJK_DTYPE_BF16, caps, c, own, at, to);
+    else
+        derive(EJK_DTYPE_F32, EJK_DTYPE_F16, caps, c, own, at, to);
+}
+
+#endif
