@@ -76,7 +76,7 @@ def wishes(name, count, seed=0, finite=False):
 def derivable(name, count, seed=0):
     """(wish, cotangents, gradients) of calls of finite numbers with gradients through each of their results."""
     through, found = catalogue().gradient(name).cotangents, 0
-    for wish in wishes(name, 20 * count, seed, finite=True):
+    for wish in wishes(name, 100 * count, seed, finite=True):
         if wish.updates or not set(wish.outputs) <= set(through):
             continue
         try:
