@@ -23,8 +23,9 @@
 #include "operations/recurrent/cpu/chunk/rows_body.h"
 #include "operations/recurrent/cpu/chunk/tile.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
-#ifdef EJKI_TIER_AMX
-#include "operations/recurrent/cpu/chunk/amx/chunk_tiles.h"
+#if defined(EJKI_TIER_AMX) || defined(EJKI_TIER_AVX512_BF16)
+#define IN_PAIRS
+#include "operations/recurrent/cpu/chunk/chunk_pairs.h"
 #endif
 
 #include <string.h>
@@ -32,25 +33,25 @@
 /* Heads that share products of rows at most. */
 enum { MOST_SHARED = 8 };
 
-#ifndef EJKI_TIER_AMX
-/* Without tiles; chunk_tiles.h has the same words. */
-static rec_size tile_floats(const rec_problem *p) {
+#ifndef IN_PAIRS
+/* Products of floats; chunk_pairs.h has the same words. */
+static rec_size pair_floats(const rec_problem *p) {
     (void)p;
     return 0;
 }
-static void begin_tiles(chunk *c, float *memory) {
+static void begin_pairs(chunk *c, float *memory) {
     (void)c;
     (void)memory;
 }
-static void end_tiles(const chunk *c) {
+static void end_pairs(const chunk *c) {
     (void)c;
 }
-static bool shared_in_tiles(chunk *c, rec_size h) {
+static bool shared_in_pairs(chunk *c, rec_size h) {
     (void)c;
     (void)h;
     return false;
 }
-static bool head_in_tiles(chunk *c, rec_size h) {
+static bool head_in_pairs(chunk *c, rec_size h) {
     (void)c;
     (void)h;
     return false;
@@ -177,14 +178,14 @@ static division divide(const rec_problem *p, int32_t workers) {
 
 /* Floats of a chunk and of the states of a task. */
 static rec_size worker_floats(const rec_problem *p, const division *d) {
-    return chunk_floats(p) + tile_floats(p) + d->heads * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
+    return chunk_floats(p) + pair_floats(p) + d->heads * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
 }
 
 /* How many times a head prefetches. */
 static rec_size units_of(const chunk *c, const task *t) {
     const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
     const rec_size passes = c->p->update == REC_DELTA ? 2 : 1;
-    const rec_size steps = c->tiles ? 1 : ejki_cdiv(c->p->key_size, CHUNK);
+    const rec_size steps = c->pairs ? 1 : ejki_cdiv(c->p->key_size, CHUNK);
     return slabs * (passes * steps * c->rows + c->pitch) / TILE_ROWS;
 }
 
@@ -226,8 +227,8 @@ static void run_task(chunk *c, const task *t, float *states) {
         if (c->count == 0) continue;
         for (rec_size i = 0; i < t->heads; i++) {
             const rec_size h = t->head + i;
-            if (i % t->shared == 0 && !shared_in_tiles(c, h)) load_shared(c, h);
-            if (!head_in_tiles(c, h)) load_products(c, h);
+            if (i % t->shared == 0 && !shared_in_pairs(c, h)) load_shared(c, h);
+            if (!head_in_pairs(c, h)) load_products(c, h);
             ask_ahead(c, t, i, n);
             for (rec_size j = 0; j < slabs; j++)
                 run_slab(c, t->head + i, t->first + j * TILE_COLUMNS,
@@ -246,10 +247,10 @@ static void work(void *argument, int64_t index) {
     const rec_size floats = worker_floats(p, &d);
     float *memory = (float *)run->workspace + index * floats;
     chunk c = {.p = p, .scale = (float)p->scale, .pitch = pitch_of(p)};
-    float *states = memory + chunk_floats(p) + tile_floats(p);
+    float *states = memory + chunk_floats(p) + pair_floats(p);
     memset(memory, 0, (size_t)(states - memory) * sizeof *memory);
     place_chunk(&c, memory);
-    begin_tiles(&c, memory + chunk_floats(p));
+    begin_pairs(&c, memory + chunk_floats(p));
     const rec_size slabs = slabs_of(p), parts = d.parts, units = p->heads / d.heads;
     const rec_size tasks = p->sequences * units * parts;
     for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
@@ -262,7 +263,7 @@ static void work(void *argument, int64_t index) {
         c.sequence = rec_sequence_of(p, n / parts / units);
         run_task(&c, &t, states);
     }
-    end_tiles(&c);
+    end_pairs(&c);
     if (index > 0) return;
     for (rec_size t = rec_covered(p); t < p->tokens; t++)
         for (rec_size h = 0; h < p->heads; h++) clear_out(p, 0, t, h, 0, p->value_size);

@@ -1,43 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tokens read from a state and add to it, and products of their rows, by tiles of AMX. Queries, keys, the state
- * and U are rounded to bf16 on their way; the state itself, sums, decays of heads and what is solved for stay floats.
+ * What tokens read from a state and add to it, and products of their rows, in bf16: by tiles of AMX (amx/products.h) or
+ * by VDPBF16PS (pair_products.h), which read the same operands. Queries, keys, the state and U are rounded to bf16 on
+ * their way; the state itself, sums, decays of heads and what is solved for stay floats.
  *
  * A state after the last token would show that: where one is wanted, the state that keys meet and U are sums of three
- * numbers of bf16, which have all bits of a float. Keys are none, so that those with decays or a norm have their
- * products in floats then; and so has all where outputs are floats, which a norm may make large.
- *
- * A chunk of 32 tokens is one step of a tile of keys as columns, so that a tile of the state is loaded, takes in one
- * product and is stored.
+ * numbers of bf16, which have all bits of a float. Three products in place of one pay on AMX only. Keys are none, so
+ * that those with decays or a norm have their products in floats then; and so has all where outputs are floats, which
+ * a norm may make large.
  */
-#ifndef EJKI_RECURRENT_CHUNK_TILES_H
-#define EJKI_RECURRENT_CHUNK_TILES_H
+#ifndef EJKI_RECURRENT_CHUNK_PAIRS_H
+#define EJKI_RECURRENT_CHUNK_PAIRS_H
 
 #include "operations/recurrent/cpu/chunk/rows_body.h"
 
-#include "kernels/simd/amx.h"
-
 #include <immintrin.h>
 
-_Static_assert(CHUNK == 32 && TILE_COLUMNS == 32, "a chunk is a step, a slab two tiles");
+_Static_assert(CHUNK == 32 && TILE_COLUMNS == 32, "a chunk is a step, a slab two blocks");
 
-enum { AMX_STEP = 32, AMX_ELEMENTS = 512, AMX_ROWS = 16, MOST_TERMS = 3 };
+/* Operands are made of blocks of 16 rows of 16 pairs, which a tile of AMX holds. */
+enum { STEP = 32, BLOCK_SIZE = 512, BLOCK_ROWS = 16, MOST_TERMS = 3 };
 
-typedef struct chunk_tiles {
+typedef struct chunk_pairs {
     rec_size steps;       /* of key channels */
     int terms;            /* numbers of bf16 that an element of the state and of U is */
     float *k_met, *q_met; /* [CHUNK][TILE_COLUMNS]: products with the state */
     /* Left operands: [half of the tokens][step] and [16 channels]; right ones: [term][step][half of the columns]. */
     uint16_t *q, *k, *k_columns, *k_right, *state, *u;
-} chunk_tiles;
+} chunk_pairs;
+
+#ifdef EJKI_TIER_AMX
+#include "operations/recurrent/cpu/chunk/amx/products.h"
+#else
+#include "operations/recurrent/cpu/chunk/pair_products.h"
+#endif
 
 static rec_size steps_of(const rec_problem *p) {
-    return ejki_cdiv(p->key_size, AMX_STEP);
+    return ejki_cdiv(p->key_size, STEP);
 }
 
 /* Floats of operands and of the struct that says where they are. */
-static rec_size tile_floats(const rec_problem *p) {
-    const rec_size tile = AMX_ELEMENTS / 2;
+static rec_size pair_floats(const rec_problem *p) {
+    const rec_size tile = BLOCK_SIZE / 2;
     const rec_size tiles = (8 + 2 * MOST_TERMS) * steps_of(p) + 2 * MOST_TERMS;
     return 2 * CHUNK * TILE_COLUMNS + tiles * tile + 16 * VL;
 }
@@ -47,13 +51,14 @@ static int terms_of(const rec_problem *p) {
     const bool exact =
         p->view[REC_KEY].dtype == (int)EJK_DTYPE_BF16 && !p->normalise && !p->key_decay;
     if (p->view[REC_OUT].dtype != (int)EJK_DTYPE_BF16) return 0;
-    return !p->view[REC_FINAL].present ? 1 : exact ? MOST_TERMS : 0;
+    if (!p->view[REC_FINAL].present) return 1;
+    return exact && EXACT_STATES ? MOST_TERMS : 0;
 }
 
-static void begin_tiles(chunk *c, float *memory) {
+static void begin_pairs(chunk *c, float *memory) {
     if (terms_of(c->p) == 0) return;
-    const rec_size steps = steps_of(c->p), tile = 2 * AMX_ELEMENTS;
-    chunk_tiles *t = (chunk_tiles *)(void *)memory;
+    const rec_size steps = steps_of(c->p), tile = 2 * BLOCK_SIZE;
+    chunk_pairs *t = (chunk_pairs *)(void *)memory;
     t->steps = steps;
     t->terms = terms_of(c->p);
     t->k_met = memory + 16 * VL;
@@ -64,12 +69,12 @@ static void begin_tiles(chunk *c, float *memory) {
     t->k_right = t->k_columns + steps * tile;
     t->state = t->k_right + steps * tile;
     t->u = t->state + t->terms * steps * tile;
-    c->tiles = t;
-    amx_open();
+    c->pairs = t;
+    open_products();
 }
 
-static void end_tiles(const chunk *c) {
-    if (c->tiles) amx_close();
+static void end_pairs(const chunk *c) {
+    if (c->pairs) close_products();
 }
 
 /* ---- Operands ---------------------------------------------------------------------------------------- */
@@ -80,31 +85,30 @@ INLINE __m512i round_both(vf a, vf b) {
 
 /* Rows of tokens as left operands. */
 static void round_tokens(const chunk *c, const float *rows, uint16_t *to) {
-    const rec_size steps = c->tiles->steps;
+    const rec_size steps = c->pairs->steps;
     for (rec_size r = 0; r < CHUNK; r++, rows += c->pitch)
         for (rec_size s = 0; s < steps; s++) {
-            const bool there = r < c->count, both = AMX_STEP * s + VL < c->pitch;
-            const vf a = there ? v_load(rows + AMX_STEP * s) : v_zero();
-            const vf b = there && both ? v_load(rows + AMX_STEP * s + VL) : v_zero();
-            const rec_size tile = r / AMX_ROWS * steps + s;
-            _mm512_storeu_si512(to + tile * AMX_ELEMENTS + r % AMX_ROWS * AMX_STEP,
-                                round_both(a, b));
+            const bool there = r < c->count, both = STEP * s + VL < c->pitch;
+            const vf a = there ? v_load(rows + STEP * s) : v_zero();
+            const vf b = there && both ? v_load(rows + STEP * s + VL) : v_zero();
+            const rec_size tile = r / BLOCK_ROWS * steps + s;
+            _mm512_storeu_si512(to + tile * BLOCK_SIZE + r % BLOCK_ROWS * STEP, round_both(a, b));
         }
 }
 
 /* Left operands of tokens as right ones: words are pairs of channels, columns tokens. */
 static void turn_tokens(const chunk *c, const uint16_t *left, uint16_t *to) {
-    const rec_size steps = c->tiles->steps;
+    const rec_size steps = c->pairs->steps;
     for (rec_size half = 0; half < 2; half++)
         for (rec_size s = 0; s < steps; s++) {
-            const uint16_t *from = left + (half * steps + s) * AMX_ELEMENTS;
-            uint16_t *at = to + (2 * s + half) * AMX_ELEMENTS;
+            const uint16_t *from = left + (half * steps + s) * BLOCK_SIZE;
+            uint16_t *at = to + (2 * s + half) * BLOCK_SIZE;
             vf block[VL];
             EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
-                _mm512_loadu_ps((const void *)(from + i * AMX_STEP));
+                _mm512_loadu_ps((const void *)(from + i * STEP));
             v_transpose(block);
             EJKI_UNROLL for (int i = 0; i < VL; i++)
-                _mm512_storeu_ps((void *)(at + i * AMX_STEP), block[i]);
+                _mm512_storeu_ps((void *)(at + i * STEP), block[i]);
         }
 }
 
@@ -112,7 +116,7 @@ static void turn_tokens(const chunk *c, const uint16_t *left, uint16_t *to) {
 static void round_columns(const chunk *c) {
     for (rec_size d = 0; d < c->pitch; d++) {
         const float *row = c->kt + d * TILE_COLUMNS;
-        _mm512_storeu_si512(c->tiles->k_columns + d * AMX_STEP,
+        _mm512_storeu_si512(c->pairs->k_columns + d * STEP,
                             round_both(v_load(row), v_load(row + VL)));
     }
 }
@@ -136,10 +140,10 @@ INLINE void pair_rows(const int terms, vf even, vf odd, rec_size apart, uint16_t
  * behind that if `after`. */
 INLINE void pair_slab(const int terms, const bool after, float *rows, const float *by,
                       rec_size count, rec_size all, uint16_t *to) {
-    const rec_size apart = all / AMX_STEP * 2 * AMX_ELEMENTS;
+    const rec_size apart = all / STEP * 2 * BLOCK_SIZE;
     for (rec_size r = 0; r < all; r += 2, rows += 2 * TILE_COLUMNS) {
-        uint16_t *at = to + r / AMX_STEP * 2 * AMX_ELEMENTS + r % AMX_STEP * VL;
-        EJKI_UNROLL for (int j = 0; j < 2; j++, at += AMX_ELEMENTS) {
+        uint16_t *at = to + r / STEP * 2 * BLOCK_SIZE + r % STEP * VL;
+        EJKI_UNROLL for (int j = 0; j < 2; j++, at += BLOCK_SIZE) {
             if (r >= count) {
                 for (int n = 0; n < terms; n++)
                     _mm512_storeu_si512(at + n * apart, _mm512_setzero_si512());
@@ -158,114 +162,56 @@ INLINE void pair_slab(const int terms, const bool after, float *rows, const floa
 
 /* ---- Products ---------------------------------------------------------------------------------------- */
 
-/* to[32][32] = left right, over the key channels and terms of the right one. */
-static void tile_product(rec_size steps, int terms, const uint16_t *left, const uint16_t *right,
-                         float *to) {
-    const uint16_t *lower = left + steps * AMX_ELEMENTS;
-    AMX_BARRIER();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (rec_size n = 0, s = 0; n < terms * steps; n++, right += 2 * AMX_ELEMENTS) {
-        _tile_loadd(4, right, 64);
-        _tile_loadd(6, left + s * AMX_ELEMENTS, 64);
-        _tile_dpbf16ps(0, 6, 4);
-        _tile_loadd(5, right + AMX_ELEMENTS, 64);
-        _tile_dpbf16ps(1, 6, 5);
-        _tile_loadd(7, lower + s * AMX_ELEMENTS, 64);
-        _tile_dpbf16ps(2, 7, 4);
-        _tile_dpbf16ps(3, 7, 5);
-        s = s + 1 == steps ? 0 : s + 1;
-    }
-    _tile_stored(0, to, 4 * TILE_COLUMNS);
-    _tile_stored(1, to + VL, 4 * TILE_COLUMNS);
-    _tile_stored(2, to + AMX_ROWS * TILE_COLUMNS, 4 * TILE_COLUMNS);
-    _tile_stored(3, to + AMX_ROWS * TILE_COLUMNS + VL, 4 * TILE_COLUMNS);
-    AMX_BARRIER();
-}
-
 /* What tokens read of a slab of the state, which has the decays of the chunk then. */
 static bool meet_state(chunk *c, float *state, const float **k_met, const float **q_met) {
-    chunk_tiles *t = c->tiles;
+    chunk_pairs *t = c->pairs;
     if (!t) return false;
     *k_met = t->k_met;
     *q_met = t->q_met;
     const bool delta = c->p->update == REC_DELTA;
-    const rec_size all = t->steps * AMX_STEP;
+    const rec_size all = t->steps * STEP;
     if (delta && t->terms > 1)
         pair_slab(MOST_TERMS, true, state, c->whole, c->pitch, all, t->state);
     else
         pair_slab(1, true, state, c->whole, c->pitch, all, t->state);
-    if (delta) tile_product(t->steps, t->terms, t->k, t->state, t->k_met);
-    tile_product(t->steps, 1, t->q, t->state, t->q_met);
+    if (delta) pair_product(t->steps, t->terms, t->k, t->state, false, t->k_met);
+    pair_product(t->steps, 1, t->q, t->state, false, t->q_met);
     return true;
-}
-
-/* A slab of the state takes in what the tokens add, one term of U after the other. */
-static void add_term(chunk *c, const uint16_t *u, float *state, bool asks) {
-    const uint16_t *keys = c->tiles->k_columns;
-    const int64_t stride = 4 * TILE_COLUMNS;
-    AMX_BARRIER();
-    _tile_loadd(4, u, 64);
-    _tile_loadd(5, u + AMX_ELEMENTS, 64);
-    for (rec_size d = 0; d < c->pitch; d += 2 * AMX_ROWS, keys += 2 * AMX_ELEMENTS) {
-        float *at = state + d * TILE_COLUMNS, *next = at + AMX_ROWS * TILE_COLUMNS;
-        const bool more = d + AMX_ROWS < c->pitch;
-        for (int n = 0; asks && n < (more ? 4 : 2); n++) prefetch(&c->ahead);
-        _tile_loadd(6, keys, 64);
-        _tile_loadd(0, at, stride);
-        _tile_dpbf16ps(0, 6, 4);
-        _tile_loadd(1, at + VL, stride);
-        _tile_dpbf16ps(1, 6, 5);
-        if (more) {
-            _tile_loadd(7, keys + AMX_ELEMENTS, 64);
-            _tile_loadd(2, next, stride);
-            _tile_dpbf16ps(2, 7, 4);
-            _tile_loadd(3, next + VL, stride);
-            _tile_dpbf16ps(3, 7, 5);
-        }
-        _tile_stored(0, at, stride);
-        _tile_stored(1, at + VL, stride);
-        if (more) _tile_stored(2, next, stride);
-        if (more) _tile_stored(3, next + VL, stride);
-    }
-    AMX_BARRIER();
 }
 
 /* U has the decays to the end of the chunk. Its smallest terms come first. */
 static void add_tokens(chunk *c, float *state) {
-    chunk_tiles *t = c->tiles;
+    chunk_pairs *t = c->pairs;
     if (t->terms > 1)
         pair_slab(MOST_TERMS, false, c->u, c->until, c->rows, CHUNK, t->u);
     else
         pair_slab(1, false, c->u, c->until, c->rows, CHUNK, t->u);
-    for (int n = t->terms - 1; n >= 0; n--) add_term(c, t->u + n * 2 * AMX_ELEMENTS, state, n == 0);
+    for (int n = t->terms - 1; n >= 0; n--) add_term(c, t->u + n * 2 * BLOCK_SIZE, state, n == 0);
 }
 
 /* Rows of tokens as operands; `keys` are those that meet the state. */
 static void load_operands(chunk *c, const float *keys) {
-    round_tokens(c, c->q, c->tiles->q);
-    if (keys) round_tokens(c, keys, c->tiles->k);
+    round_tokens(c, c->q, c->pairs->q);
+    if (keys) round_tokens(c, keys, c->pairs->k);
     pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
     round_columns(c);
 }
 
-static bool shared_in_tiles(chunk *c, rec_size h) {
-    chunk_tiles *t = c->tiles;
+static bool shared_in_pairs(chunk *c, rec_size h) {
+    chunk_pairs *t = c->pairs;
     if (!t) return false;
     load_queries(c, h);
     load_keys(c, h);
     if (c->p->key_decay) return true;
     load_operands(c, c->k);
     turn_tokens(c, t->k, t->k_right);
-    tile_product(t->steps, 1, t->q, t->k_right, c->qk);
-    if (c->p->update == REC_DELTA) tile_product(t->steps, 1, t->k, t->k_right, c->kk);
+    pair_product(t->steps, 1, t->q, t->k_right, true, c->qk);
+    if (c->p->update == REC_DELTA) pair_product(t->steps, 1, t->k, t->k_right, true, c->kk);
     return true;
 }
 
-static bool head_in_tiles(chunk *c, rec_size h) {
-    if (!c->tiles) return false;
+static bool head_in_pairs(chunk *c, rec_size h) {
+    if (!c->pairs) return false;
     load_products(c, h);
     if (c->p->key_decay) load_operands(c, c->p->update == REC_DELTA ? c->carried : NULL);
     return true;
