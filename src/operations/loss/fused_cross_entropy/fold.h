@@ -202,6 +202,15 @@ typedef struct fold_slope {
     float base, scale, factor;
 } fold_slope;
 
+/* Below this, operands of bf16 have their products in floats, at a third of the rate: probabilities often are. */
+#define LEAST_OF_PAIRS 0x1p-60f
+
+/* What becomes 0 of gradients that are multiplied: nothing that a sum of them in floats would show, unless all of the
+ * token are small. */
+static float least_of(const fold_slope *at) {
+    return fabsf(at->factor) >= 0x1p-30f ? LEAST_OF_PAIRS : 0;
+}
+
 static fold_slope fold_slope_of(const loss_problem *p, const loss_sums *s, double factor) {
     const double lse = s->max + log(s->sum);
     return (fold_slope){(float)s->max, (float)(loss_rate(p, lse, s->mass) / s->sum), (float)factor};
@@ -228,13 +237,17 @@ INLINE void derive(const ejk_dtype dtype, const ejk_dtype to_dtype, const bool c
     const vf wrong = v_set1((float)p->wrong);
     const mm_size target = own->target - own->first;
     const bool has_target = !own->soft && target >= 0 && target < own->count;
+    const bool are_pairs = dtype == EJK_DTYPE_F32 && to_dtype == EJK_DTYPE_BF16;
+    const vf least = v_set1(least_of(at));
     float kept = 0;
     if (has_target) kept = element_load(dtype, own->x, target);
     for (mm_size i = 0; i < own->count; i += VL) {
         const mm_size n = own->count - i;
         const vf x = v_widen_some(dtype, element_at(dtype, own->x, i), n);
         const vf q = own->soft ? v_widen_some(soft, element_at(soft, own->soft, i), n) : wrong;
-        v_narrow_some(to_dtype, element_at(to_dtype, to, i), slope(caps, c, at, x, q), n);
+        vf d = slope(caps, c, at, x, q);
+        if (are_pairs) d = v_select_gt(least, v_abs(d), v_zero(), d);
+        v_narrow_some(to_dtype, element_at(to_dtype, to, i), d, n);
     }
     if (!has_target) return;
     const vf d = slope(caps, c, at, v_set1(kept), v_set1((float)p->right));
