@@ -36,7 +36,7 @@ static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem
     const ejk_prepack_args *args = args_;
     const ejk_tensor *t = &args->packed;
     prepack_problem *p = problem;
-    int64_t width;
+    int64_t width = 0;
     EJKI_TRY(resolve(args, p, &width));
     if (t->rank != args->w.rank || t->shape[t->rank - 1] != width)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "packed has rows of %lld bytes, expected %lld",
@@ -64,7 +64,7 @@ static ejk_dtype dtype_of(const void *args) {
 static bool result(const void *args_, const char *name, ejk_tensor *view) {
     (void)name;
     const ejk_prepack_args *args = args_;
-    int64_t width;
+    int64_t width = 0;
     if (ejk_prepack_width(args, &width) != EJK_OK) return false;
     view->rank = args->w.rank;
     memcpy(view->shape, args->w.shape, sizeof view->shape);
@@ -102,7 +102,7 @@ ejk_status ejk_prepack(ejk_context *context, const ejk_prepack_args *args) {
 ejk_status ejk_prepack_width(const ejk_prepack_args *args, int64_t *out) {
     const int32_t rank = args ? args->w.rank : 0;
     prepack_problem p;
-    int64_t width;
+    int64_t width = 0;
     if (!out) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "out is NULL");
     if (rank < 2 || rank > 3 || args->scales.rank != rank)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "w has rank %d, expected 2 or 3 as scales",

@@ -48,7 +48,8 @@ typedef struct packed_form {
 /* A block: codes first to first + count - 1 of the depth. */
 typedef struct packed_block {
     mm_size first, count, words;
-    int64_t at; /* in its stream */
+    mm_size left; /* of its group, from `first` on */
+    int64_t at;   /* in its stream */
 } packed_block;
 
 static inline int packed_scale_type(int type) {
@@ -69,8 +70,11 @@ static inline int packed_zero_type(int type) {
     }
 }
 
+static inline mm_size packed_words(const packed_form *f, mm_size count) {
+    return (count + f->unit - 1) >> (f->unit == 8 ? 3 : 2);
+}
 static inline int64_t packed_block_bytes(const packed_form *f, mm_size count) {
-    return (ejki_cdiv(count, f->unit) * 4 + f->scale_bytes + f->zero_bytes) * PACKED_COLUMNS;
+    return (packed_words(f, count) * 4 + f->scale_bytes + f->zero_bytes) * PACKED_COLUMNS;
 }
 /* Bytes of the blocks of `count` codes of a group. */
 static inline int64_t packed_group_bytes(const packed_form *f, mm_size count) {
@@ -96,14 +100,15 @@ static inline int64_t packed_bytes(const packed_form *f) {
     return PACKED_HEADER + ejki_cdiv(f->rows, PACKED_COLUMNS) * f->stream;
 }
 
-/* The first block is that of {0}; false behind the last one. */
+/* The first block is that of {0}; false behind the last one. Nothing is divided: blocks are short. */
 static inline bool packed_next(const packed_form *f, packed_block *b) {
     b->at += b->count ? packed_block_bytes(f, b->count) : 0;
     b->first += b->count;
+    b->left -= b->count;
     if (b->first >= f->columns) return false;
-    const mm_size end = ejki_min(b->first - b->first % f->size + f->size, f->columns);
-    b->count = ejki_min(end - b->first, PACKED_BLOCK);
-    b->words = ejki_cdiv(b->count, f->unit);
+    if (b->left == 0) b->left = ejki_min(f->size, f->columns - b->first);
+    b->count = ejki_min(b->left, PACKED_BLOCK);
+    b->words = packed_words(f, b->count);
     return true;
 }
 
@@ -112,8 +117,9 @@ static inline packed_block packed_block_of(const packed_form *f, mm_size index) 
     const mm_size group = index / f->size, in = index % f->size / PACKED_BLOCK * PACKED_BLOCK;
     packed_block b = {.first = group * f->size + in};
     const mm_size end = ejki_min((group + 1) * f->size, f->columns);
-    b.count = ejki_min(end - b.first, PACKED_BLOCK);
-    b.words = ejki_cdiv(b.count, f->unit);
+    b.left = end - b.first;
+    b.count = ejki_min(b.left, PACKED_BLOCK);
+    b.words = packed_words(f, b.count);
     b.at = group * f->group + packed_group_bytes(f, in);
     return b;
 }

@@ -91,7 +91,10 @@ INLINE vf codes_e4m3(v_words upper) {
 INLINE vf codes_float(const int kind, const codes_table *t, v_words words, const int k) {
     if (kind == CODES_EIGHT) return v_entries(words >> (16 * (k % 2) + 4 * (k / 2)), t->floats);
     if (kind == CODES_E4M3) return codes_e4m3(words << (24 - 8 * k));
-    return v_sub(v_numbers(words >> (8 * k) & 255), v_set1(128));
+    /* A byte counts as it is in a float of 2^23, or of 2^15 where it is the second one. */
+    const uint32_t size = k % 2 ? 0x47000000u : 0x4b000000u, byte = k % 2 ? 0xff00u : 0xffu;
+    if (k >= 2) words >>= 16;
+    return v_sub(v_of_bits((words & byte) | size), v_set1(k % 2 ? 0x1p15f + 128 : 0x1p23f + 128));
 }
 
 #ifdef TILE_BF16_DOT
@@ -164,19 +167,37 @@ INLINE int codes_order(const int unit, const int step, const int i) {
 #endif
 }
 
-/* VL scales or zeros. */
-INLINE vf codes_scale(const int type, const uint8_t *at) {
+INLINE vf codes_floats(const uint8_t *at) {
     float lane[VL];
+    memcpy(lane, at, sizeof lane);
+    return v_load(lane);
+}
+/* VL scales that are powers of two: 0 stands for 2^-127, 255 for a NaN. Bytes become the last bits of numbers from 2^23
+ * on, as gcc 12 converts them to words one by one. */
+INLINE vf codes_powers(const uint8_t *at) {
+    const v_words own = v_bits(v_add(v_load_u8(at), v_set1(0x1p23f)));
+    const v_words ends = (v_words)(own == 0x4b000000u) | (v_words)(own == 0x4b0000ffu);
+    return v_of_bits(own << 23 | (ends & 0x00400000u));
+}
+
+/* `count` vectors of scales or zeros. */
+INLINE void codes_scales(const int type, const uint8_t *at, const int count, vf *to) {
+#define CODES_SCALES(load, bytes)                                                                  \
+    EJKI_UNROLL for (int j = 0; j < count; j++) to[j] = load((at) + j * VL * (bytes))
     switch (type) {
-    case EJK_DTYPE_F16: return v_load_f16(at);
-    case EJK_DTYPE_BF16: return v_load_bf16(at);
-    case EJK_DTYPE_U8: return v_load_u8(at);
-    case EJK_DTYPE_F8E4M3: return v_load_e4m3(at);
-    case EJK_DTYPE_F8E8M0:
-        for (int i = 0; i < VL; i++) lane[i] = ejki_e8m0_to_f32(at[i]);
-        return v_load(lane);
-    default: memcpy(lane, at, sizeof lane); return v_load(lane);
+    case EJK_DTYPE_F16: CODES_SCALES(v_load_f16, 2); return;
+    case EJK_DTYPE_BF16: CODES_SCALES(v_load_bf16, 2); return;
+    case EJK_DTYPE_U8: CODES_SCALES(v_load_u8, 1); return;
+    case EJK_DTYPE_F8E4M3: CODES_SCALES(v_load_e4m3, 1); return;
+    case EJK_DTYPE_F8E8M0: CODES_SCALES(codes_powers, 1); return;
+    default: CODES_SCALES(codes_floats, 4);
     }
+#undef CODES_SCALES
+}
+INLINE vf codes_scale(const int type, const uint8_t *at) {
+    vf v;
+    codes_scales(type, at, 1, &v);
+    return v;
 }
 
 #endif
