@@ -19,11 +19,9 @@ typedef struct product_block {
     mm_size row, rows;       /* of the segment */
     mm_size column, columns; /* of out */
     float *a, *b, *sums, *scattered;
-    int64_t capacity; /* rows of `sums` in each panel */
-#ifdef TILE_AMX
+    int64_t capacity;            /* rows of `sums` in each panel */
     mm_size sums_from, sums_row; /* column and row of the block whose sums are the first ones */
-#endif
-    const void *after; /* b of the block behind this one; NULL: there is none */
+    const void *after;           /* b of the block behind this one; NULL: there is none */
     product_ahead ahead;
     bool fit[PRODUCT_ROWS / TILE_ROWS];
     group_rows packed; /* rows `packed_row` on of segment `packed_group` */
@@ -32,18 +30,7 @@ typedef struct product_block {
 
 /* Sums of row i. */
 static inline const float *sums_of_row(const product_block *k, mm_size i) {
-#ifdef TILE_AMX
-    i -= k->sums_row;
-#endif
-    return k->sums + i * TILE_COLUMNS;
-}
-static inline mm_size first_sums(const product_block *k) {
-#ifdef TILE_AMX
-    return k->sums_from;
-#else
-    (void)k;
-    return 0;
-#endif
+    return k->sums + (i - k->sums_row) * TILE_COLUMNS;
 }
 
 #endif

@@ -27,7 +27,8 @@ typedef struct tile_places {
     float *to;
     int64_t row; /* from one row of `to` to the next */
     const float *next;
-    bool results;
+    uintptr_t out; /* `out_bytes` of each of its rows, which are `out_row` apart; 0: nothing */
+    uintptr_t out_row, out_bytes;
     bool near; /* sums are asked for into the first-level cache */
     product_ahead *ahead;
     const char *raw; /* b as it lies in memory, for a tile that packs it */
@@ -87,9 +88,10 @@ INLINE void tile(const bool packs, const ejk_dtype dtype, const int rows, int64_
         __builtin_prefetch(line, 0, 2);
         TILE_STEP_ON
     }
-    for (int64_t i = 0; places->results && i < rows && a < end; i++) {
-        EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += 16)
-            __builtin_prefetch(to + i * row + j, 0, 2);
+    uintptr_t out = places->out;
+    for (int i = 0; out && i < rows && a < end; i++, out += places->out_row) {
+        for (uintptr_t j = 0; j < places->out_bytes; j += 64)
+            __builtin_prefetch((const void *)(out + j), 0, 2);
         TILE_STEP_ON
     }
     product_ahead ahead = *places->ahead;
@@ -220,15 +222,22 @@ static mm_size rows_stored(const product_block *k, bool last) {
     return stores ? k->rows / TILE_ROWS * TILE_ROWS : 0;
 }
 
-/* Panels of b that are multiplied: `count` of them, packed for `words` words. Sums are those of the first one, and
- * results of the first `stored` rows in the first `whole` panels begin at `out`. */
+/* Whether a row of sums becomes one of results, as it lies. */
+static bool writes(const mm_product *p) {
+    return !p->gated && !p->fold_by && !adds_up(p);
+}
+
+/* Panels of b that are multiplied: `count` of them, packed for `words` words. Sums are those of the first one, those of
+ * the first `stored` rows in the first `whole` panels are results, which begin at `out`; NULL: others are. */
 typedef struct product_panels {
     int64_t count, words;
     bool fit, add;
+    bool by_rows; /* sums are results, and are kept for a tile's rows only */
     float *sums;
+    mm_size first, end; /* columns of the block */
     mm_size stored;
     int64_t whole;
-    float *out;
+    void *out;
     const char *raw; /* b where it lies, if the first rows' tiles are to pack it */
 } product_panels;
 
@@ -239,11 +248,15 @@ INLINE void multiply_tile(product_block *k, const product_panels *panels, tile_f
     const bool last = t + TILE_ROWS >= k->rows;
     const float *a = k->a + t * PRODUCT_DEPTH;
     float *b = k->b + n * words * TILE_COLUMNS;
-    float *c = panels->sums + (n * k->capacity + t) * TILE_COLUMNS;
-    places->results = t < panels->stored && n < panels->whole;
-    places->to = places->results ? panels->out + t * k->p->out.row + n * TILE_COLUMNS : c;
-    places->row = places->results ? k->p->out.row : TILE_COLUMNS;
-    places->next = last || (places->results && !panels->add) ? NULL : c + TILE_ROWS * TILE_COLUMNS;
+    float *c = panels->sums + (n * k->capacity + t - k->sums_row) * TILE_COLUMNS;
+    const bool stores = t < panels->stored && n < panels->whole;
+    const mm_view *out = &k->p->out;
+    const mm_size at = t * out->row + n * TILE_COLUMNS;
+    places->out = panels->out ? (uintptr_t)element_at(dtype_of(out), panels->out, at) : 0;
+    places->to = stores ? element_at(EJK_DTYPE_F32, panels->out, at) : c;
+    places->row = stores ? out->row : TILE_COLUMNS;
+    const bool fresh = !panels->add && (stores || panels->by_rows);
+    places->next = last || fresh ? NULL : c + TILE_ROWS * TILE_COLUMNS;
 #ifdef TILE_BF16_DOT
     if (!panels->fit || !k->fit[t / TILE_ROWS]) {
         tile_exact(ejki_min(k->rows - t, TILE_ROWS), words, a, b, c, panels->add, places);
@@ -260,31 +273,52 @@ INLINE void multiply_tile(product_block *k, const product_panels *panels, tile_f
     (last ? rest : all)(words, a, b, c, panels->add, places);
 }
 
-/*
- * Products of a block's rows with panels of b, one panel after the other or, `by_rows`, a tile's rows: so results of a
- * depth that is one block are written side by side, as many as b is packed for.
- */
-INLINE void multiply(product_block *k, const product_panels *panels, const bool by_rows) {
-    const tile_fn all = tile_of(TILE_ROWS), rest = tile_of((k->rows - 1) % TILE_ROWS + 1);
-    const int64_t rows = ejki_cdiv(k->rows, TILE_ROWS);
-    const int64_t outer = by_rows ? rows : panels->count, inner = by_rows ? panels->count : rows;
+/* Products of a tile of rows with a panel, `i` and `n` of a block's. */
+typedef struct product_tiles {
+    tile_fn all, rest;
+    int64_t rows; /* tiles of rows */
     tile_places places;
-    places.ahead = &k->ahead;
-    places.near = shape_is_small() && shape_is_flat(k->rows);
-    places.raw = NULL;
-    places.stride = k->p->b.row * element_size(dtype_of(&k->p->b));
-    for (int64_t i = 0; i < outer; i++)
-        for (int64_t j = 0; j < inner; j++)
-            multiply_tile(k, panels, all, rest, (by_rows ? i : j) * TILE_ROWS, by_rows ? j : i,
-                          &places);
+} product_tiles;
+
+static product_tiles tiles_of(product_block *k) {
+    const mm_view *b = &k->p->b, *out = &k->p->out;
+    const int64_t size = element_size(dtype_of(out));
+    return (product_tiles){.all = tile_of(TILE_ROWS),
+                           .rest = tile_of((k->rows - 1) % TILE_ROWS + 1),
+                           .rows = ejki_cdiv(k->rows, TILE_ROWS),
+                           .places = {.ahead = &k->ahead,
+                                      .near = shape_is_small() && shape_is_flat(k->rows),
+                                      .stride = b->row * element_size(dtype_of(b)),
+                                      .out_row = (uintptr_t)(out->row * size),
+                                      .out_bytes = (uintptr_t)(TILE_COLUMNS * size)}};
 }
-static __attribute__((noinline)) void multiply_by_panels(product_block *k,
-                                                         const product_panels *panels) {
-    multiply(k, panels, false);
+
+/* Products of a block's rows with panels of b, one panel after the other. */
+static void multiply_by_panels(product_block *k, const product_panels *panels) {
+    product_tiles tiles = tiles_of(k);
+    for (int64_t n = 0; n < panels->count; n++)
+        for (int64_t i = 0; i < tiles.rows; i++)
+            multiply_tile(k, panels, tiles.all, tiles.rest, i * TILE_ROWS, n, &tiles.places);
+    if (panels->stored == 0) return;
+    finish_part(k, panels->stored, k->rows, panels->first, panels->end);
+    finish_part(k, 0, panels->stored, panels->first + panels->whole * TILE_COLUMNS, panels->end);
 }
-static __attribute__((noinline)) void multiply_by_rows(product_block *k,
-                                                       const product_panels *panels) {
-    multiply(k, panels, true);
+
+/*
+ * The same, a tile's rows after the other, where they are all of the depth: results are made of the sums of a tile's
+ * rows, in the first-level cache, and written side by side, as many as b is packed for.
+ */
+static void multiply_by_rows(product_block *k, const product_panels *panels) {
+    product_tiles tiles = tiles_of(k);
+    for (int64_t i = 0; i < tiles.rows; i++) {
+        const mm_size t = i * TILE_ROWS, stored = t < panels->stored ? panels->whole : 0;
+        k->sums_row = t;
+        for (int64_t n = 0; n < panels->count; n++)
+            multiply_tile(k, panels, tiles.all, tiles.rest, t, n, &tiles.places);
+        finish_part(k, t, ejki_min(t + TILE_ROWS, k->rows), panels->first + stored * TILE_COLUMNS,
+                    panels->end);
+    }
+    k->sums_row = 0;
 }
 
 /* Whether elements of b are multiplied as they are. */
@@ -347,11 +381,12 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                          k->sums + half * each * k->capacity * TILE_COLUMNS);
             continue;
         }
-        const bool by_rows = VL == 16 && first == 0 && last && rows_stored(k, last) > 0;
+        const bool by_rows = VL == 16 && first == 0 && last && !p->gated && !p->fold_by;
         const mm_size wide_pack =
             by_rows ? PACK_COLUMNS * PRODUCT_DEPTH / words / TILE_COLUMNS * TILE_COLUMNS
                     : PACK_COLUMNS;
-        const bool panels_ahead = shape_asks_panels(k->rows, p->b.flipped);
+        /* A whole block would leave the second-level cache before it is packed. */
+        const bool panels_ahead = !shape_is_short(k->rows, p->b.flipped);
         if (!panels_ahead)
             look_ahead(dtype, k, b, last ? own : ejki_min(own, depth - next), columns,
                        panels * ejki_cdiv(k->rows, TILE_ROWS));
@@ -389,22 +424,22 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
                 const mm_size stored = rows_stored(k, last);
                 const mm_size whole = some / TILE_COLUMNS;
                 const mm_size at = k->s->out + (k->s->first + k->row) * p->out.row + k->column + j;
-                float *out = stored > 0 ? element_at(EJK_DTYPE_F32, p->out.data, at) : NULL;
+                void *out =
+                    last && writes(p) ? element_at(dtype_of(&p->out), p->out.data, at) : NULL;
                 const product_panels packed = {.count = ejki_cdiv(some, TILE_COLUMNS),
                                                .words = words,
                                                .fit = fit,
                                                .add = first > 0,
+                                               .by_rows = by_rows,
                                                .sums = sums + j * k->capacity,
+                                               .first = j,
+                                               .end = j + some,
                                                .stored = stored,
                                                .whole = whole,
                                                .out = out,
                                                .raw = raw};
                 (by_rows ? multiply_by_rows : multiply_by_panels)(k, &packed);
-                if (stored > 0) {
-                    finish_part(k, stored, k->rows, j, j + some);
-                    finish_part(k, 0, stored, j + whole * TILE_COLUMNS, j + some);
-                    continue;
-                }
+                if (by_rows || stored > 0) continue;
 #endif
                 if (last && !p->gated) finish_columns(k, j, j + some);
             }

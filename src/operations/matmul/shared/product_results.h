@@ -20,7 +20,7 @@ INLINE vf result_of(const product_block *k, const float *sums, mm_size j, mm_siz
     float both[2 * VL];
     vf gate, value = v_zero();
     if (!p->gated) {
-        const mm_size at = j - first_sums(k);
+        const mm_size at = j - k->sums_from;
         gate = v_load(sums + at / TILE_COLUMNS * stride + at % TILE_COLUMNS);
         return activate(p, with_bias(p, k->s, gate, column, n), value);
     }
@@ -175,7 +175,7 @@ INLINE void store_row(const ejk_dtype dtype, const product_block *k, mm_size i, 
                       mm_size end) {
     const mm_product *p = k->p;
     const mm_size row = k->s->first + k->row + i, panel = k->capacity * TILE_COLUMNS;
-    const float *sums = sums_of_row(k, i) + (first - first_sums(k)) / TILE_COLUMNS * panel;
+    const float *sums = sums_of_row(k, i) + (first - k->sums_from) / TILE_COLUMNS * panel;
     char *out = element_at(dtype, p->out.data, k->s->out + row * p->out.row + k->column + first);
     for (mm_size j = first; j < end; j += TILE_COLUMNS, sums += panel)
         EJKI_UNROLL for (int at = 0; at < TILE_COLUMNS; at += VL, out += VL * element_size(dtype)) {
