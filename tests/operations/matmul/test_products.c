@@ -18,7 +18,7 @@ static float lhs[ROWS * DEPTH], rhs[GROUPS * DEPTH * COLUMNS], out[ROWS * COLUMN
 static int32_t sizes[GROUPS], offset[1];
 
 static float number(int n) {
-    return (float)((n * 7919 + 13) % 2001 - 1000) / 512;
+    return (float)(((int64_t)n * 7919 + 13) % 2001 - 1000) / 512;
 }
 
 static void fill(void) {
@@ -209,8 +209,8 @@ static void rows_have_their_bits_alone(void **state) {
 
 /* More rows, columns and depth than any cache is given at a time: rows alone, and columns that are no panel. */
 static void compare_long_rows(ejk_dtype to, int rows, int depth, int columns, bool turned) {
-    static uint16_t a[600 * 1120], b[1120 * 560];
-    static unsigned char results[600 * 560 * 4], one[1200 * 4];
+    static uint16_t a[600 * 1120], b[1120 * 576];
+    static unsigned char results[600 * 576 * 4], one[1200 * 4];
     const size_t size = (size_t)columns * ejk_dtype_size(to);
     for (int i = 0; i < rows * depth; i++) put(EJK_DTYPE_BF16, a, i, number(i));
     for (int i = 0; i < depth * columns; i++) put(EJK_DTYPE_BF16, b, i, number(3 * i + 1));
@@ -238,6 +238,34 @@ static void long_rows_have_their_bits_alone(void **state) {
     compare_long_rows(EJK_DTYPE_F16, 300, 1120, 530, true);
     compare_long_rows(EJK_DTYPE_BF16, 270, 520, 1200, false);
     compare_long_rows(EJK_DTYPE_BF16, 513, 33, 64, true);
+    compare_long_rows(EJK_DTYPE_BF16, 270, 1120, 544, false);
+    compare_long_rows(EJK_DTYPE_F32, 150, 1088, 576, false);
+    compare_long_rows(EJK_DTYPE_BF16, 70, 544, 1152, false);
+}
+
+/* On AMX the matrix of the next group is packed beside products of the one before: groups of few and many rows, and
+ * none, whose results are those of calls of their own. */
+static void groups_have_their_bits_alone(void **state) {
+    (void)state;
+    enum { ALL = 7, SUM = 207, LONG = 1120, WIDE = 544 };
+    static uint16_t a[SUM * LONG], b[ALL * LONG * WIDE], results[SUM * WIDE], own[SUM * WIDE];
+    static int32_t counts[ALL] = {20, 3, 0, 31, 104, 17, 32};
+    for (int i = 0; i < SUM * LONG; i++) put(EJK_DTYPE_BF16, a, i, number(i));
+    for (int i = 0; i < ALL * LONG * WIDE; i++) put(EJK_DTYPE_BF16, b, i, number(3 * i + 1));
+    put(EJK_DTYPE_BF16, b, 3 * LONG * WIDE + 5, 0x1p-90f);
+    const ejk_grouped_matmul_args args = {.lhs = ejk_tensor_2d(a, EJK_DTYPE_BF16, SUM, LONG),
+                                          .rhs = ejk_tensor_3d(b, EJK_DTYPE_BF16, ALL, LONG, WIDE),
+                                          .group_sizes = ejk_tensor_1d(counts, EJK_DTYPE_I32, ALL),
+                                          .out = ejk_tensor_2d(results, EJK_DTYPE_BF16, SUM, WIDE)};
+    EXPECT_OK(ejk_grouped_matmul(context, &args));
+    for (int g = 0, row = 0; g < ALL; row += counts[g++]) {
+        const ejk_matmul_args one = {
+            .lhs = ejk_tensor_2d(a + row * LONG, EJK_DTYPE_BF16, counts[g], LONG),
+            .rhs = ejk_tensor_2d(b + g * LONG * WIDE, EJK_DTYPE_BF16, LONG, WIDE),
+            .out = ejk_tensor_2d(own + row * WIDE, EJK_DTYPE_BF16, counts[g], WIDE)};
+        EXPECT_OK(ejk_matmul(context, &one));
+    }
+    assert_memory_equal(results, own, sizeof own);
 }
 
 /* ---- Bad calls --------------------------------------------------------------------------------------- */
@@ -323,6 +351,7 @@ int main(void) {
         cmocka_unit_test(experts_without_rows_are_not_read),
         cmocka_unit_test(rows_have_their_bits_alone),
         cmocka_unit_test(long_rows_have_their_bits_alone),
+        cmocka_unit_test(groups_have_their_bits_alone),
         cmocka_unit_test(sizes_that_do_not_fit_are_errors),
         cmocka_unit_test(rows_out_of_range_are_errors),
         cmocka_unit_test(matrices_have_to_fit),

@@ -13,6 +13,15 @@ typedef struct product_ahead {
     int64_t each;                /* lines for a tile */
 } product_ahead;
 
+#ifdef TILE_AMX
+/* A block of b that is packed (product_beside.h): words of the depth and columns from `b` on. */
+typedef struct beside_block {
+    const void *b; /* NULL: there is none */
+    mm_size words, columns;
+    bool fit;
+} beside_block;
+#endif
+
 typedef struct product_block {
     const mm_product *p;
     const mm_segment *s;
@@ -21,7 +30,12 @@ typedef struct product_block {
     float *a, *b, *sums, *scattered;
     int64_t capacity;            /* rows of `sums` in each panel */
     mm_size sums_from, sums_row; /* column and row of the block whose sums are the first ones */
-    const void *after;           /* b of the block behind this one; NULL: there is none */
+#ifdef TILE_AMX
+    beside_block beside;
+    int beside_place;
+#endif
+    const void *after;     /* b of the block behind this one; NULL: there is none */
+    mm_size after_columns; /* of that */
     product_ahead ahead;
     bool fit[PRODUCT_ROWS / TILE_ROWS];
     group_rows packed; /* rows `packed_row` on of segment `packed_group` */

@@ -91,6 +91,7 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
         plan.a = ejki_max(plan.a, ejki_min(plan.columns, HELD_COLUMNS) * PRODUCT_DEPTH);
         if (may_hold_all(p)) plan.rows = tiles * TILE_ROWS;
     }
+    if (may_pack_beside(p)) plan.b = ejki_max(plan.b, 2 * beside_size(p));
 #endif
     plan.sums = plan.columns * plan.capacity;
     plan.own = ejki_round_up(plan.a, 16) + plan.b + plan.sums;
@@ -195,6 +196,7 @@ static void do_part(product_block *k, const product_plan *plan, mm_size low, mm_
                 const mm_size column = last ? first : k->column + step;
                 k->rows = ejki_min(to - k->row, plan->rows);
                 k->columns = ejki_min(end - k->column, step);
+                k->after_columns = ejki_min(end - column, step);
                 k->after = last && !repeats && !goes_on
                                ? NULL
                                : element_at(dtype, p->b.data,

@@ -6,6 +6,7 @@
 #include "operations/matmul/shared/product_operands.h"
 #include "operations/matmul/shared/product_results.h"
 #ifdef TILE_AMX
+#include "operations/matmul/shared/amx/product_beside.h"
 #include "operations/matmul/shared/amx/product_held.h"
 #else
 #include "operations/matmul/shared/product_stream.h"
@@ -163,7 +164,7 @@ INLINE void tile_words(const bool both, int64_t words, const float *a, const flo
     tiles_begin(both, c, add);
     for (int64_t w = 0; w < words; w += TILE_STEP) {
         ask_lines(ahead, ahead->each);
-        tiles_add(both, 1, a + w * TILE_ROWS, b + w * TILE_COLUMNS);
+        tiles_add(both, true, false, a + w * TILE_ROWS, b + w * TILE_COLUMNS);
     }
     tiles_end(both, c);
 }
@@ -361,6 +362,11 @@ static bool sum_block(ejk_dtype dtype, product_block *k) {
     const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
     bool finished = false;
 #ifdef TILE_AMX
+    if (packs_beside(k)) {
+        sum_beside(k);
+        return true;
+    }
+    k->beside.b = NULL; /* its memory is used */
     if (may_hold(p) && k->rows > HELD_ROWS) return sum_held(dtype, k);
     k->sums_from = 0;
 #endif

@@ -74,7 +74,7 @@ INLINE void held_panel(const bool both, int64_t words, const float *a, const flo
     tiles_begin(both, from, add);
     for (int64_t w = 0; w < words; w += TILE_STEP) {
         held_ask(&expected, each);
-        tiles_add_held(both, a + w * TILE_ROWS, b + w * TILE_COLUMNS);
+        tiles_add(both, false, true, a + w * TILE_ROWS, b + w * TILE_COLUMNS);
         held_pack(&rows, lines);
         held_store(&results, each);
         AMX_BARRIER();

@@ -19,14 +19,20 @@
 
 enum { TILE_HALF = 16 * TILE_STEP };
 
-/* Bytes are signed. Pairs of a pass by the first-level cache, which b fills. */
+/* Bytes are signed. */
 #ifdef TILE_BYTE_DOT
-#define TILE_DOT(sums, a, b)   _tile_dpbssd(sums, a, b)
-#define TILE_LEFT(tile, a, by) _tile_loadd(tile, a, by)
+#define TILE_DOT(sums, a, b) _tile_dpbssd(sums, a, b)
 #else
-#define TILE_DOT(sums, a, b)   _tile_dpbf16ps(sums, a, b)
-#define TILE_LEFT(tile, a, by) _tile_stream_loadd(tile, a, by)
+#define TILE_DOT(sums, a, b) _tile_dpbf16ps(sums, a, b)
 #endif
+/* What `passes` leaves the first-level cache to others. */
+#define TILE_LOAD(passes, tile, from, stride)                                                      \
+    do {                                                                                           \
+        if (passes)                                                                                \
+            _tile_stream_loadd(tile, from, stride);                                                \
+        else                                                                                       \
+            _tile_loadd(tile, from, stride);                                                       \
+    } while (0)
 
 /* ---- Operands ----------------------------------------------------------------------------------------- */
 
@@ -104,35 +110,19 @@ INLINE void tiles_fill(int64_t words, int64_t room, int64_t count, float *target
 
 /* ---- Products ----------------------------------------------------------------------------------------- */
 
-/* Tiles 0 to 3 += `steps` steps; the lower half of the rows only if `both`. */
-INLINE void tiles_add(const bool both, int64_t steps, const float *a, const float *b) {
-    for (int64_t s = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
-        _tile_loadd(4, b, 4 * TILE_COLUMNS);
-        TILE_LEFT(6, a, 4 * TILE_STEP);
-        TILE_DOT(0, 6, 4);
-        _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
-        TILE_DOT(1, 6, 5);
-        if (!both) continue;
-        TILE_LEFT(7, a + TILE_HALF, 4 * TILE_STEP);
-        TILE_DOT(2, 7, 4);
-        TILE_DOT(3, 7, 5);
-    }
-}
-
-#ifdef TILE_BF16_DOT
-/* A step whose b passes by the first-level cache, which a fills. */
-INLINE void tiles_add_held(const bool both, const float *a, const float *b) {
-    _tile_stream_loadd(4, b, 4 * TILE_COLUMNS);
-    _tile_loadd(6, a, 4 * TILE_STEP);
+/* Tiles 0 to 3 take in a step; the lower half of the rows only if `both`. */
+INLINE void tiles_add(const bool both, const bool a_passes, const bool b_passes, const float *a,
+                      const float *b) {
+    TILE_LOAD(b_passes, 4, b, 4 * TILE_COLUMNS);
+    TILE_LOAD(a_passes, 6, a, 4 * TILE_STEP);
     TILE_DOT(0, 6, 4);
-    _tile_stream_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
+    TILE_LOAD(b_passes, 5, b + TILE_STEP, 4 * TILE_COLUMNS);
     TILE_DOT(1, 6, 5);
     if (!both) return;
-    _tile_loadd(7, a + TILE_HALF, 4 * TILE_STEP);
+    TILE_LOAD(a_passes, 7, a + TILE_HALF, 4 * TILE_STEP);
     TILE_DOT(2, 7, 4);
     TILE_DOT(3, 7, 5);
 }
-#endif
 
 /* Sums in memory, in rows of TILE_COLUMNS. */
 INLINE void tiles_begin(const bool both, const float *sums, bool add) {
@@ -166,7 +156,7 @@ INLINE void tiles_upper(int64_t steps, const float *a, const float *b) {
     _tile_zero(1);
     for (int64_t s = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
         _tile_loadd(4, b, 4 * TILE_COLUMNS);
-        TILE_LEFT(6, a, 4 * TILE_STEP);
+        _tile_stream_loadd(6, a, 4 * TILE_STEP);
         TILE_DOT(0, 6, 4);
         _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
         TILE_DOT(1, 6, 5);
@@ -177,7 +167,7 @@ INLINE void tiles_lower(int64_t steps, const float *a, const float *b) {
     _tile_zero(3);
     for (int64_t s = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
         _tile_loadd(4, b, 4 * TILE_COLUMNS);
-        TILE_LEFT(7, a + TILE_HALF, 4 * TILE_STEP);
+        _tile_stream_loadd(7, a + TILE_HALF, 4 * TILE_STEP);
         TILE_DOT(2, 7, 4);
         _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
         TILE_DOT(3, 7, 5);
@@ -217,10 +207,12 @@ INLINE void tiles_blocks(const bool both, int64_t count, const int64_t *steps, c
                          const float *b, float *c) {
     for (int64_t n = 0; n < count; n++, c += TILE_ROWS * TILE_COLUMNS) {
         tiles_begin(both, c, false);
-        tiles_add(both, steps[n] / TILE_STEP, a, b);
+        for (int64_t w = 0; w < steps[n]; w += TILE_STEP) {
+            tiles_add(both, false, false, a, b);
+            a += TILE_STEP * TILE_ROWS;
+            b += TILE_STEP * TILE_COLUMNS;
+        }
         tiles_end(both, c);
-        a += steps[n] * TILE_ROWS;
-        b += steps[n] * TILE_COLUMNS;
     }
 }
 #endif
