@@ -48,7 +48,8 @@ enum { GROUP_STREAMS = GROUP_COLUMNS / PACKED_COLUMNS };
  * ahead for so much of one place only: of one place they gave 76 % of what four give.
  */
 static int group_places(void) {
-    return VL == 16 && shape_is_small() ? GROUP_STREAMS : 1;
+    const bool few = ejk_cpu()->l1d_bytes <= 32 << 10;
+    return VL == 16 && few && strcmp(ejk_cpu()->vendor, "intel") == 0 ? GROUP_STREAMS : 1;
 }
 
 /*
