@@ -65,6 +65,9 @@ INLINE bool rows_load(const ejk_dtype dtype, const void *from, int64_t count, fl
     return !v_any_gt(v_numbers(bad & 1), v_zero());
 }
 
+/* Adding it leaves no room for a fraction. */
+#define ROUNDS_TO_WHOLE 0x1.8p23f
+
 /* Rounds `count` elements, and what is 0 behind them, to whole numbers up to 127; returns their scale. */
 INLINE float rows_round(int64_t count, float *x) {
     vf size = v_zero();
@@ -72,8 +75,7 @@ INLINE float rows_round(int64_t count, float *x) {
         size = v_max(size, v_of_bits(v_bits(v_load(x + k)) & 0x7fffffffu));
     const float most = v_largest(size);
     if (most == 0) return 0;
-    /* Adding it leaves no room for a fraction. */
-    const vf by = v_set1(127.0f / most), whole = v_set1(0x1.8p23f);
+    const vf by = v_set1(127.0f / most), whole = v_set1(ROUNDS_TO_WHOLE);
     for (int64_t k = 0; k < count; k += VL)
         v_store(x + k, v_sub(v_add(v_mul(v_load(x + k), by), whole), whole));
     return most / 127.0f;
@@ -140,6 +142,43 @@ INLINE bool rows_copy(const int unit, const void *from, int64_t count, int64_t i
 }
 #endif
 
+#if defined(TILE_AMX) && defined(TILE_BYTE_DOT)
+/* A block of a row that fills steps of tiles, in registers; false if an element is not fit. */
+INLINE bool rows_bytes(const ejk_dtype dtype, const int unit, const void *from, int64_t count,
+                       int64_t i, int64_t at, group_rows *r, float *scale, float *all) {
+    float *tile = r->words + i / TILE_ROWS * TILE_ROWS * r->depth;
+    v_words bad = v_bits(v_zero());
+    vf size = v_zero(), sum = v_zero();
+    for (int64_t k = 0; k < count; k += VL) {
+        const vf v = v_widen(dtype, element_at(dtype, from, k));
+        bad |= rows_unfit(v);
+        size = v_max(size, v_of_bits(v_bits(v) & 0x7fffffffu));
+    }
+    const float most = v_largest(size);
+    const vf by = v_set1(most > 0 ? 127.0f / most : 0), whole = v_set1(ROUNDS_TO_WHOLE);
+    for (int64_t k = 0; k < count; k += VL) {
+        const vf v = v_mul(v_widen(dtype, element_at(dtype, from, k)), by);
+        const vf rounded = v_sub(v_add(v, whole), whole);
+        sum = v_add(sum, rounded);
+        float *step = tile + tiles_place(i % TILE_ROWS, at + k / 4);
+        v_store_words(step, rounded, unit == 8);
+    }
+    *all = v_sum(sum);
+    *scale = most / 127.0f;
+    return !v_any_gt(v_numbers(bad & 1), v_zero());
+}
+#endif
+
+/* What is kept of a block of a row beside its words. */
+INLINE void rows_end(group_rows *r, int64_t at, float all, float scale, int middle) {
+    r->scales[at] = scale;
+    r->sums[at] = all;
+    (void)middle;
+#ifdef TILE_BYTE_DOT
+    r->begins[at] = -middle * (int32_t)all;
+#endif
+}
+
 /* Row `i`; its elements are those at `from`. Bytes of codes have `middle` in theirs. */
 static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds, int middle,
                              const void *from, int64_t i, group_rows *r) {
@@ -147,7 +186,6 @@ static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds,
     int64_t at = 0; /* words before the block */
     packed_block b = {0};
     bool fit = true;
-    (void)middle;
     for (int64_t n = 0; packed_next(f, &b); n++) {
         vf sum = v_zero();
         float scale = 1;
@@ -162,17 +200,25 @@ static inline void rows_pack(ejk_dtype dtype, const packed_form *f, bool rounds,
             at += b.count / 2;
             continue;
         }
+#elif defined(TILE_AMX)
+        const void *own = element_at(dtype, from, b.first);
+        float all_bytes;
+        if (fit && group_in_tiles(r->tile) && b.count % (4 * TILE_STEP) == 0 &&
+            (f->unit == 8
+                 ? ELEMENT_CALL(dtype, rows_bytes, 8, own, b.count, i, at, r, &scale, &all_bytes)
+                 : ELEMENT_CALL(dtype, rows_bytes, 4, own, b.count, i, at, r, &scale,
+                                &all_bytes))) {
+            rows_end(r, n * r->capacity + i, all_bytes, scale, middle);
+            at += b.count / 4;
+            continue;
+        }
+        scale = 1;
 #endif
         fit &= ELEMENT_CALL(dtype, rows_load, element_at(dtype, from, b.first), b.count, x);
         if (!fit) memset(x, 0, sizeof x);
         if (rounds) scale = rows_round(b.count, x);
         for (int64_t k = 0; k < b.count; k += VL) sum = v_add(sum, v_load(x + k));
-        const float all = v_sum(sum);
-        r->sums[n * r->capacity + i] = all;
-#ifdef TILE_BYTE_DOT
-        r->begins[n * r->capacity + i] = -middle * (int32_t)all;
-#endif
-        r->scales[n * r->capacity + i] = scale;
+        rows_end(r, n * r->capacity + i, v_sum(sum), scale, middle);
         if (f->unit == 8)
             at = rows_place(8, &b, x, i, at, r);
         else
