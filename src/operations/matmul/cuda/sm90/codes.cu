@@ -46,7 +46,8 @@ DEVICE int steps_of_block(int rank, int steps) {
 DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place &at, int rank, int steps,
                           tile_sums (&sums)[TILES]) {
     const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, phase = warp / TILE_WARPS;
-    const u32 stages = shared_address(shared.stage);
+    const u32 codes = shared_address(shared.stage) + tile * (OWN_ROWS * CODE_BYTES) + lane_codes(0);
+    const u32 rows = shared_address(shared.stage) + BOXES * CODE_BOX + lane_rows(0);
 #if TABLE
     const u32 table = shared_address(shared.table) + threadIdx.x % 32 * 4;
 #else
@@ -63,9 +64,8 @@ DEVICE void compute_steps(const codes_arguments &a, layout &shared, const place 
             load_scales(a.p, scales, row, step + threadIdx.x % 32 / OWN_ROWS * PARTS, SHARERS * PARTS);
         }
         mbarrier_wait(shared_address(&shared.full[from.stage]), from.parity);
-        const u32 stage = stages + from.stage * STAGE_BYTES;
-        compute_step<CODE_CHUNKS>(stage + tile * (OWN_ROWS * CODE_BYTES), stage + BOXES * CODE_BOX, 0,
-                                  shared.scales[warp] + window * GROUPS, table, sums);
+        const u32 stage = from.stage * STAGE_BYTES;
+        compute_step<CODE_CHUNKS>(codes + stage, rows + stage, shared.scales[warp] + window * GROUPS, table, sums);
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared.empty[from.stage]));
         from.stage += PHASES;

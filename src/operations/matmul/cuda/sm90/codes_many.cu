@@ -98,7 +98,7 @@ DEVICE u32 times_scale(u32 pair, float scale) {
 /* Values of the codes that meet a box of rows, from chunk `first` on. */
 DEVICE void take_values(piece_words &left, u32 codes, int first, u32 own, const group_scales &scales, u32 table) {
     const int r = threadIdx.x % 32 / 4;
-    const float scale[2] = {scales.scale[r], scales.scale[r + 8]};
+    const float scale[2] = {scales.scale[2 * r], scales.scale[2 * r + 1]};
 #pragma unroll
     for (int c = 0; c < PIECE_CHUNKS; c++) {
         chunk_pieces piece;

@@ -46,8 +46,8 @@ enum {
     NUMBERS_OVER = !TABLE && MODE != MM_FP8 && ELEMENT == BF16 ? 64 : 1, /* products are those of numbers over this */
 };
 
-/* Of a warp's rows. */
-struct group_scales {
+/* Of a warp's rows: those of rows that are eight apart side by side, as a lane has them. */
+struct __align__(16) group_scales {
     float scale[OWN_ROWS];
 #if ZERO
     float offset[OWN_ROWS]; /* (centre - zero) scale */
@@ -162,7 +162,8 @@ DEVICE void load_scales(const mm_product &p, group_scales *const (&to)[count], c
     const mm_quant &q = p.quant;
     const u32 size = (u32)mm_least(q.size, p.depth), groups = ((u32)p.depth + size - 1) / size;
     const float factor = FACTOR ? *(const float *)q.factor : 1;
-    const int own = threadIdx.x % OWN_ROWS, begin = threadIdx.x % 32 / OWN_ROWS;
+    const int own = threadIdx.x % 8 * (OWN_ROWS / 8) + threadIdx.x % OWN_ROWS / 8;
+    const int begin = threadIdx.x % 32 / OWN_ROWS;
     enum { STEPS_OF_LANE = (WINDOW + SHARERS - 1) / SHARERS };
     const auto index_of = [&](int n) {
         const u32 at = (u32)(step + n * apart);
@@ -311,53 +312,63 @@ DEVICE void take_word(u32 (&pair)[PAIRS], u32 word, u32 table) {
 
 /* ---- Products ----------------------------------------------------------------------------------------- */
 
-/* Left operands of a chunk and a tile, one for each 16 of the depth. */
+/* Left operands of a word of codes and a tile, one for each 16 of the depth. */
 enum { SIXTEENS = PAIRS / 2 };
 typedef u32 left_words[SIXTEENS][4];
 
-DEVICE u32 load_word(u32 from) {
-    u32 x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-    return x;
+/*
+ * A lane has a run of words in SPAN chunks, the first lane of four the first ones: two words where two chunks have one
+ * scale, so that one load brings both.
+ */
+enum {
+    SPAN = GROUP > 1 ? 2 : 1,
+    CHUNK_BYTES = 16 * 8 / BITS * 2,      /* of a row of a */
+    LANE_BYTES = SPAN * CHUNK_BYTES / 4,
+    SPREADS_ROWS = LANE_BYTES < 32,       /* neighbours in a row of a are those of 16 bytes that lanes load at once */
+};
+
+typedef u32 code_words[SPAN];
+DEVICE void load_words(code_words &x, u32 from) {
+    if constexpr (SPAN == 2)
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(from) : "memory");
+    else
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x[0]) : "r"(from) : "memory");
 }
 
-/* Rows of a tile lie at `codes`, this lane's place in its chunk included. */
-DEVICE void take_codes(left_words &left, u32 codes, u32 table) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        u32 pair[PAIRS];
-        take_word(pair, load_word(codes + half * (8 * CODE_BYTES)), table);
-#pragma unroll
-        for (int n = 0; n < PAIRS; n++) left[n / 2][n % 2 * 2 + half] = pair[n];
-    }
+/* The row of codes, of eight, that is row n of a product, and the row of a that is column n: banks differ. */
+DEVICE int row_of_codes(int n) {
+    return SPAN == 2 ? n % 4 * 2 + n / 4 : n;
 }
-
-/* The row of a, of eight, that is column n of a product: those that are read at once lie in different banks. */
 DEVICE int row_of_column(int n) {
-    return n % 2 * 4 + n / 2 % 2 * 2 + n / 4;
+    return SPREADS_ROWS ? n % 2 * 4 + n / 2 % 2 * 2 + n / 4 : n;
 }
 
-/* Where piece n, of 16 bytes, of one of eight rows of a lies, whose step begins at `rows`. */
-DEVICE u32 piece_of_row(u32 rows, int row, int n) {
-    if (ROW_PITCH) return rows + row * ROW_PITCH + n * 16;
-    return rows + n / 8 * BOX + row * 128 + (n % 8 ^ row) * 16;
+/* Where this lane's codes of a tile lie in a step, from a chunk on, and its elements of the first eight rows of a. */
+DEVICE u32 lane_codes(int chunk) {
+    const int row = row_of_codes(threadIdx.x % 32 / 4), at = threadIdx.x % 4 * 4 * SPAN;
+    return row * CODE_BYTES + ((chunk + at / 16) ^ row) * 16 + at % 16;
+}
+DEVICE u32 lane_rows(int chunk) {
+    const int row = row_of_column(threadIdx.x % 32 / 4), at = chunk * CHUNK_BYTES + threadIdx.x % 4 * LANE_BYTES;
+    return ROW_PITCH ? row * ROW_PITCH + at : at / 128 * BOX + row * 128 + (at % 128 ^ row * 16);
 }
 
-/* What right operands of a chunk for eight rows are made of, and those. */
-typedef u32 row_words[2 * SIXTEENS];
-DEVICE void load_rows(row_words &x, u32 rows, int chunk) {
-    const int row = row_of_column(threadIdx.x % 32 / 4), q = threadIdx.x % 4;
-    if constexpr (BITS == 4) {
-        const uint4 piece = load_piece(piece_of_row(rows, row, chunk * 4 + q));
+/* What right operands of a span, or of a word of four bits a code, are made of, for eight rows; and those. */
+enum { ROW_WORDS = BITS == 4 || SPAN == 2 ? 4 : 2 };
+typedef u32 row_words[ROW_WORDS];
+/* `bytes` on from this lane's first ones. */
+DEVICE void load_rows(row_words &x, u32 rows, int bytes) {
+    const u32 at = ROW_PITCH ? rows + bytes : (rows ^ bytes % 128) + bytes / 128 * BOX;
+    if constexpr (ROW_WORDS == 4) {
+        const uint4 piece = load_piece(at);
         x[0] = piece.x, x[1] = piece.y, x[2] = piece.z, x[3] = piece.w;
     } else {
-        const u32 at = piece_of_row(rows, row, chunk * 2 + q / 2) + q % 2 * 8;
         asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(at) : "memory");
     }
 }
 /* Into the order of pairs of codes. */
 DEVICE void order_rows(row_words &x) {
-    enum { LAST = 2 * SIXTEENS - 1 };
+    enum { LAST = ROW_WORDS - 1 };
     const u32 low = x[0], next = x[1], high = x[LAST - 1], last = x[LAST];
     if (BITS == 8 || TABLE) return;
     x[0] = __byte_perm(low, high, 0x5410), x[1] = __byte_perm(low, high, 0x7632);
@@ -366,65 +377,92 @@ DEVICE void order_rows(row_words &x) {
 
 typedef float tile_sums[EIGHTS][4];
 
+/* Scales, or offsets, of this lane's rows of codes. */
+typedef float lane_scales[2 * TILES];
+DEVICE void load_lane_scales(lane_scales &x, const float (&all)[OWN_ROWS]) {
+    const float *own = all + row_of_codes(threadIdx.x % 32 / 4) * (2 * TILES);
+    if constexpr (TILES == 2) {
+        const float4 four = *(const float4 *)own;
+        x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+    } else {
+        const float2 two = *(const float2 *)own;
+        x[0] = two.x, x[1] = two.y;
+    }
+}
+
 /*
- * Sums of the groups of a step, or of those of its `count` chunks from one on, scaled and added: of a warp's rows of
- * codes, which begin at `codes`, and of rows of a.
+ * Sums of the groups of `count` chunks of a step, scaled and added: of a warp's rows of codes and of so many eights of
+ * rows of a, whose places are this lane's of the first chunk.
  */
-template <int count>
-DEVICE void compute_step(u32 codes, u32 rows, int begin, const group_scales *scales, u32 table,
-                         tile_sums (&sums)[TILES]) {
+template <int count, int eights = EIGHTS>
+DEVICE void compute_step(u32 codes, u32 rows, const group_scales *scales, u32 table, tile_sums (&sums)[TILES]) {
     enum { EACH = GROUP < count ? GROUP : count };
-    const int r = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    codes += r * CODE_BYTES + q * 4;
     const u32 ones[4] = {pair_of(1), pair_of(1), pair_of(1), pair_of(1)};
 #pragma unroll
     for (int first = 0; first < count; first += EACH) {
-        const int group = (begin + first) / GROUP;
         tile_sums products[TILES] = {}, all = {};
 #pragma unroll
-        for (int c = 0; c < EACH; c++) {
-            const int chunk = begin + first + c;
-            left_words left[TILES];
-            row_words right[EIGHTS];
-#pragma unroll
-            for (int n = 0; n < EIGHTS; n++) load_rows(right[n], rows + n * 8 * (ROW_PITCH ? ROW_PITCH : 128), chunk);
+        for (int chunk = first; chunk < first + EACH; chunk += SPAN) {
+            code_words words[TILES][2];
+            row_words right[eights];
 #pragma unroll
             for (int t = 0; t < TILES; t++)
-                take_codes(left[t], codes + t * (16 * CODE_BYTES) + ((chunk ^ r) * 16), table);
 #pragma unroll
-            for (int n = 0; n < EIGHTS; n++) {
-                order_rows(right[n]);
+                for (int half = 0; half < 2; half++)
+                    load_words(words[t][half], (codes ^ chunk * 16) + (2 * t + half) * (8 * CODE_BYTES));
 #pragma unroll
-                for (int k = 0; k < SIXTEENS; k++) {
+            for (int w = 0; w < SPAN; w++) {
+                left_words left[TILES];
+                if (BITS == 4 || w == 0) {
 #pragma unroll
-                    for (int t = 0; t < TILES; t++)
-                        mma(products[t][n], left[t][k], right[n][2 * k], right[n][2 * k + 1]);
-                    if (ZERO) mma(all[n], ones, right[n][2 * k], right[n][2 * k + 1]);
+                    for (int n = 0; n < eights; n++) {
+                        load_rows(right[n], rows + n * 8 * (ROW_PITCH ? ROW_PITCH : 128), chunk * CHUNK_BYTES + w * 16);
+                        order_rows(right[n]);
+                    }
                 }
+#pragma unroll
+                for (int t = 0; t < TILES; t++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        u32 pair[PAIRS];
+                        take_word(pair, words[t][half][w], table);
+#pragma unroll
+                        for (int n = 0; n < PAIRS; n++) left[t][n / 2][n % 2 * 2 + half] = pair[n];
+                    }
+#pragma unroll
+                for (int n = 0; n < eights; n++)
+#pragma unroll
+                    for (int k = 0; k < SIXTEENS; k++) {
+                        const u32 *own = right[n] + (BITS == 4 ? 0 : 2 * w) + 2 * k;
+#pragma unroll
+                        for (int t = 0; t < TILES; t++) mma(products[t][n], left[t][k], own[0], own[1]);
+                        if (ZERO) mma(all[n], ones, own[0], own[1]);
+                    }
             }
         }
+        lane_scales scale;
+        load_lane_scales(scale, scales[first / GROUP].scale);
+#if ZERO
+        lane_scales offset;
+        load_lane_scales(offset, scales[first / GROUP].offset);
+#endif
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = 16 * t + 8 * half + r;
-                const float scale = scales[group].scale[row];
+            for (int n = 0; n < eights; n++)
 #pragma unroll
-                for (int n = 0; n < EIGHTS; n++)
-#pragma unroll
-                    for (int i = 2 * half; i < 2 * half + 2; i++) {
-                        sums[t][n][i] = fmaf(products[t][n][i], scale, sums[t][n][i]);
+                for (int i = 0; i < 4; i++) {
+                    sums[t][n][i] = fmaf(products[t][n][i], scale[2 * t + i / 2], sums[t][n][i]);
 #if ZERO
-                        sums[t][n][i] = fmaf(all[n][i], scales[group].offset[row], sums[t][n][i]);
+                    sums[t][n][i] = fmaf(all[n][i], offset[2 * t + i / 2], sums[t][n][i]);
 #endif
-                    }
-            }
+                }
     }
 }
 
 /* Into shared memory, rows of a being rows. */
 DEVICE void put_sums(part_sums &to, int tile, const tile_sums (&sums)[TILES]) {
-    const int own = tile * OWN_ROWS + threadIdx.x % 32 / 4;
+    const int own = tile * OWN_ROWS + row_of_codes(threadIdx.x % 32 / 4);
 #pragma unroll
     for (int t = 0; t < TILES; t++)
 #pragma unroll

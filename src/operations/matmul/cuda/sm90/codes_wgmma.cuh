@@ -24,10 +24,9 @@ DEVICE u64 rows_operand(u32 rows, int sixteen) {
 
 /* The sums of a group, scaled. */
 DEVICE void add_group(const line_sums &products, const group_scales &scales, line_sums &sums) {
-    const int r = threadIdx.x % 32 / 4;
-    const float scale[2] = {scales.scale[r], scales.scale[r + 8]};
+    const float2 scale = *(const float2 *)&scales.scale[threadIdx.x % 32 / 4 * 2];
 #pragma unroll
-    for (int i = 0; i < LINES / 2; i++) sums[i] = fmaf(products[i], scale[i / 2 % 2], sums[i]);
+    for (int i = 0; i < LINES / 2; i++) sums[i] = fmaf(products[i], i / 2 % 2 ? scale.y : scale.x, sums[i]);
 }
 
 /* ---- Codes as elements, neighbours in pairs ------------------------------------------------------------ */

@@ -146,6 +146,7 @@ DEVICE void count_tiles(const mm_product &p, layout &shared) {
 /* The tiles of a block, in turn: a row of tiles of an expert, and a tile of columns. */
 struct tile_run {
     int left, line, column, columns;
+    bool is_begun; /* `at` has the row of tiles of `line` */
     place at;
 };
 
@@ -164,23 +165,26 @@ DEVICE tile_run tiles_of_block(const mm_product &p, const layout &shared) {
 /* False if there is none left. */
 DEVICE bool next_tile(const mm_product &p, const layout &shared, tile_run *run) {
     if (run->left-- == 0) return false;
-    int low = 0, high = (int)p.groups + 1; /* the last group that begins at this tile or before it */
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (shared.tiles_before[middle] <= run->line)
-            low = middle;
-        else
-            high = middle;
-    }
     place *at = &run->at;
-    *at = place{};
-    at->s.first = shared.rows_before[low];
-    at->s.rows = shared.rows_before[low + 1] - shared.rows_before[low];
-    at->s.depth = p.depth;
-    at->row = (run->line - shared.tiles_before[low]) * LINES;
+    if (!run->is_begun) {
+        int low = 0, high = (int)p.groups + 1; /* the last group that begins at this tile or before it */
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (shared.tiles_before[middle] <= run->line)
+                low = middle;
+            else
+                high = middle;
+        }
+        *at = place{};
+        at->s.first = shared.rows_before[low];
+        at->s.rows = shared.rows_before[low + 1] - shared.rows_before[low];
+        at->s.depth = p.depth;
+        at->row = (run->line - shared.tiles_before[low]) * LINES;
+        hold(p, low, &at->s);
+    }
     at->column = run->column * out_columns(p);
-    hold(p, low, &at->s);
-    if (++run->column == run->columns) run->column = 0, run->line++;
+    run->is_begun = ++run->column < run->columns;
+    if (!run->is_begun) run->column = 0, run->line++;
     return true;
 }
 
@@ -362,47 +366,73 @@ DEVICE void make_scales(const experts_arguments &a, layout &shared, int own) {
 
 /* Where a warp is in the rings. */
 struct ring_places {
-    u32 step; /* of all tiles before */
+    pipeline_state<STAGES> step;
     pipeline_state<BUFFERS> scales;
 };
 
-DEVICE void compute_tile(layout &shared, int steps, ring_places *from, tile_sums (&sums)[TILES]) {
-    const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, phase = warp / TILE_WARPS;
-    const int lane = threadIdx.x % 32;
+/* Keeps what is made of threadIdx in a register. */
+DEVICE u32 kept(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* A lane's places: of its codes and rows in the first step, of its warp's scales, and whether it tells others. */
+struct lane_places {
+    u32 codes, rows;
+    const group_scales *scales;
+    bool leads;
+};
+DEVICE lane_places places_of_lane(const layout &shared) {
+    const int warp = threadIdx.x / 32, tile = warp % TILE_WARPS, first = warp / TILE_WARPS * OWN_CHUNKS;
+    return {kept(shared_address(shared.codes) + tile * (OWN_ROWS * CODE_BYTES) + lane_codes(first)),
+            kept(shared_address(shared.rows) + lane_rows(first)), shared.scales[0][tile] + first / GROUP,
+            threadIdx.x % 32 == 0};
+}
+
+/* Of a tile with so many eights of rows. */
+template <int eights>
+DEVICE void compute_tile(layout &shared, const lane_places &own, int steps, ring_places *from,
+                         tile_sums (&sums)[TILES]) {
 #if TABLE
-    const u32 table = shared_address(shared.table) + lane * 4;
+    const u32 table = shared_address(shared.table) + threadIdx.x % 32 * 4;
 #else
     const u32 table = 0;
 #endif
+    u32 rows = own.rows;
 #pragma unroll 1
     for (int first = 0; first < steps; first += WINDOW) {
+        const group_scales *scales = own.scales + from->scales.stage * (TILE_WARPS * WINDOW_GROUPS);
         mbarrier_wait(shared_address(&shared.scales_full[from->scales.stage]), from->scales.parity);
 #pragma unroll 1
-        for (int step = first; step < first + WINDOW && step < steps; step++) {
-            const u32 at = from->step + step, stage = at % STAGES;
-            mbarrier_wait(shared_address(&shared.full[stage]), at / STAGES & 1);
-            compute_step<OWN_CHUNKS>(shared_address(shared.codes[stage]) + tile * (OWN_ROWS * CODE_BYTES),
-                                     shared_address(shared.rows[STEPS ? (u32)step : stage]), phase * OWN_CHUNKS,
-                                     shared.scales[from->scales.stage][tile] + (step - first) * GROUPS, table, sums);
+        for (int left = (int)kept(mm_least(WINDOW, steps - first)); left > 0; left--) {
+            const u32 stage = from->step.stage;
+            mbarrier_wait(shared_address(&shared.full[stage]), from->step.parity);
+            compute_step<OWN_CHUNKS, eights>(own.codes + stage * CODES_BYTES,
+                                             STEPS ? rows : rows + stage * (LINES * ROW_PITCH), scales, table, sums);
             __syncwarp();
-            if (lane == 0) mbarrier_arrive(shared_address(&shared.empty[stage]));
+            if (own.leads) mbarrier_arrive(shared_address(&shared.empty[stage]));
+            if (STEPS) rows += LINES * ROW_PITCH;
+            scales += GROUPS;
+            from->step.next();
         }
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(shared_address(&shared.scales_empty[from->scales.stage]));
+        if (own.leads) mbarrier_arrive(shared_address(&shared.scales_empty[from->scales.stage]));
         from->scales.next();
     }
-    from->step += steps;
 }
 
 DEVICE void multiply_tiles(const experts_arguments &a, layout &shared) {
     const int warp = threadIdx.x / 32;
     tile_run run = tiles_of_block(a.p, shared);
+    const lane_places own = places_of_lane(shared);
     ring_places from = {};
     while (next_tile(a.p, shared, &run)) {
         const place &at = run.at;
         {
             tile_sums sums[TILES] = {};
-            compute_tile(shared, steps_of(a, at), &from, sums);
+            if (EIGHTS == 2 && lines_of(at) <= 8)
+                compute_tile<1>(shared, own, steps_of(a, at), &from, sums);
+            else
+                compute_tile<EIGHTS>(shared, own, steps_of(a, at), &from, sums);
             named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* sums of the tile before are written */
             put_sums(shared.sums[warp / TILE_WARPS], warp % TILE_WARPS, sums);
         }
