@@ -18,6 +18,7 @@
  */
 #define ROW_PITCH (16 * (BITS == 4 ? 32 : 16) + 16) /* lanes read eight rows from different banks */
 #define SPLIT_DEPTH 1
+#define LOCAL_PARTS PHASES
 #define SCALES_AT_ONCE (GROUP >= 4 && LINES == 8 ? 8 : 4)
 #define WARPS (PART_WARPS + 4) /* the last four, of which one copies and two make scales, give away registers */
 #include "operations/matmul/cuda/sm90/codes_step.cuh"
@@ -44,7 +45,7 @@ struct layout {
     code_table table;
 #endif
     group_scales scales[BUFFERS][TILE_WARPS][WINDOW_GROUPS];
-    u64 full[STAGES], empty[STAGES], scales_full[BUFFERS], scales_empty[BUFFERS];
+    u64 full[STAGES], empty[STAGES], scales_full[BUFFERS], scales_empty[BUFFERS], sums_free;
     int rows_before[EXPERTS + 2], tiles_before[EXPERTS + 2];
 #if OWN_LISTS
     u16 chosen[CODE_OWN_ROWS]; /* expert of each row of the choice */
@@ -420,12 +421,15 @@ DEVICE void compute_tile(layout &shared, const lane_places &own, int steps, ring
     }
 }
 
+/* Half of the warps writes the results of a tile, while the other half begins the next one, whose results it writes. */
 DEVICE void multiply_tiles(const experts_arguments &a, layout &shared) {
-    const int warp = threadIdx.x / 32;
+    enum { WRITERS = CONSUMERS / 2 };
+    const int warp = threadIdx.x / 32, half = warp / (PART_WARPS / 2);
     tile_run run = tiles_of_block(a.p, shared);
     const lane_places own = places_of_lane(shared);
     ring_places from = {};
-    while (next_tile(a.p, shared, &run)) {
+    pipeline_state<1> free = {0, 1};
+    for (int turn = 0; next_tile(a.p, shared, &run); turn ^= 1, free.next()) {
         const place &at = run.at;
         {
             tile_sums sums[TILES] = {};
@@ -433,18 +437,23 @@ DEVICE void multiply_tiles(const experts_arguments &a, layout &shared) {
                 compute_tile<1>(shared, own, steps_of(a, at), &from, sums);
             else
                 compute_tile<EIGHTS>(shared, own, steps_of(a, at), &from, sums);
-            named_barrier_sync(ALL_CONSUMERS, CONSUMERS); /* sums of the tile before are written */
+            mbarrier_wait(shared_address(&shared.sums_free), free.parity);
             put_sums(shared.sums[warp / TILE_WARPS], warp % TILE_WARPS, sums);
         }
+        if (half != turn) {
+            named_barrier_arrive(ALL_CONSUMERS, CONSUMERS);
+            continue;
+        }
         named_barrier_sync(ALL_CONSUMERS, CONSUMERS);
-        add_phases(shared.sums, lines_of(at));
         if (EARLY) wait_for_previous(); /* other results of the kernel before */
-        named_barrier_sync(ALL_CONSUMERS, CONSUMERS);
-        write_tile(a.p, shared.sums[0], at, 0, [&](float sum, mm_size line, mm_size column) -> float {
+        const auto seen = [&](float sum, mm_size line, mm_size column) -> float {
             if (!ZERO || fabsf(sum) < INFINITY || at.s.idle) return sum;
             const mm_size row = row_of_expert(a, shared, at, line - at.s.first);
             return row < 0 ? 0 : sum_again(a.p, at.s.held, row, column);
-        });
+        };
+        write_tile_by<WRITERS>(threadIdx.x % WRITERS, a.p, shared.sums, at, 0, seen);
+        __syncwarp();
+        if (own.leads) mbarrier_arrive(shared_address(&shared.sums_free));
     }
 }
 
@@ -457,6 +466,7 @@ DEVICE void set_barriers(layout &shared) {
         mbarrier_init(shared_address(&shared.scales_full[n]), SCALE_WARPS);
         mbarrier_init(shared_address(&shared.scales_empty[n]), PART_WARPS);
     }
+    mbarrier_init(shared_address(&shared.sums_free), PART_WARPS / 2);
     mbarrier_fence_init();
 }
 

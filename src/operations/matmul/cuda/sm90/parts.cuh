@@ -2,13 +2,17 @@
 /*
  * Tiles of few rows, LINES of a by COLUMNS of b, whose depth is shared by the SPLIT_DEPTH blocks of a cluster: sums of
  * each part lie in its block's shared memory, and each block writes its share of the columns of out. PART_WARPS warps
- * compute, one copies.
+ * compute, one copies. A block may leave LOCAL_PARTS sums side by side, if it has no others in a cluster.
  */
 #ifndef EJKI_MATMUL_CUDA_SM90_PARTS_CUH
 #define EJKI_MATMUL_CUDA_SM90_PARTS_CUH
 
 #include "kernels/cuda/hopper.cuh"
 #include "operations/matmul/cuda/sm90/finish.cuh"
+
+#ifndef LOCAL_PARTS
+#define LOCAL_PARTS 1
+#endif
 
 enum {
     HALF = COLUMNS < 128 ? COLUMNS / 2 : 64, /* columns of gates, then of values, if they are halves of b */
@@ -31,12 +35,12 @@ template <int count> DEVICE float sum_in_pairs(float (&part)[count]) {
 enum { RUN = 4 /* columns of out that a thread has at a time */ };
 
 /* Sums of all parts of the depth, of RUN columns from one on. */
-DEVICE void sums_of_parts(const part_sums &sums, int line, int column, float (&sum)[RUN]) {
-    float part[RUN][SPLIT_DEPTH];
+DEVICE void sums_of_parts(const part_sums (&sums)[LOCAL_PARTS], int line, int column, float (&sum)[RUN]) {
+    float part[RUN][SPLIT_DEPTH * LOCAL_PARTS];
 #pragma unroll
-    for (int n = 0; n < SPLIT_DEPTH; n++) {
-        const u32 own = shared_address(&sums[line][column]);
-        const float4 x = SPLIT_DEPTH == 1 ? *(const float4 *)&sums[line][column] : load_four_at(address_at(own, n));
+    for (int n = 0; n < SPLIT_DEPTH * LOCAL_PARTS; n++) {
+        const float *own = &sums[n % LOCAL_PARTS][line][column];
+        const float4 x = SPLIT_DEPTH == 1 ? *(const float4 *)own : load_four_at(address_at(shared_address(own), n));
         part[0][n] = x.x, part[1][n] = x.y, part[2][n] = x.z, part[3][n] = x.w;
     }
 #pragma unroll
@@ -44,7 +48,7 @@ DEVICE void sums_of_parts(const part_sums &sums, int line, int column, float (&s
 }
 
 /* Of columns of out from `own` on of a tile: sums of gates, or plain ones, and of values. */
-DEVICE void sums_at(const part_sums &sums, int line, int own, float (&gate)[RUN], float (&value)[RUN]) {
+DEVICE void sums_at(const part_sums (&sums)[LOCAL_PARTS], int line, int own, float (&gate)[RUN], float (&value)[RUN]) {
     if constexpr (GATED == 2) {
         float low[RUN], high[RUN];
         sums_of_parts(sums, line, 2 * own, low);
@@ -84,19 +88,20 @@ DEVICE void write_run(const out_row &r, int own, const float (&x)[RUN]) {
 
 /*
  * This block's share of the tile's columns of out. `seen` may put another sum in place of one, whose row of a and whose
- * column of b it is told.
+ * column of b it is told. So many threads do it, of which this is number `thread`.
  */
-template <class SEEN>
-DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &at, int rank, SEEN seen) {
-    enum { WIDTH = (GATED ? COLUMNS / 2 : COLUMNS) / SPLIT_DEPTH, ACROSS = WIDTH / RUN, STEP = CONSUMERS / ACROSS };
-    const int own = rank * WIDTH + threadIdx.x % ACROSS * RUN;
+template <int threads, class SEEN>
+DEVICE void write_tile_by(int thread, const mm_product &p, const part_sums (&sums)[LOCAL_PARTS], const place &at,
+                          int rank, SEEN seen) {
+    enum { WIDTH = (GATED ? COLUMNS / 2 : COLUMNS) / SPLIT_DEPTH, ACROSS = WIDTH / RUN, STEP = threads / ACROSS };
+    const int own = rank * WIDTH + thread % ACROSS * RUN;
     const mm_size j = at.column + own;
     column_bias b[RUN];
-    if (threadIdx.x >= CONSUMERS || j >= p.columns) return;
+    if (thread >= threads || j >= p.columns) return;
 #pragma unroll
     for (int e = 0; e < RUN; e++) b[e] = bias_of_column(p, at.s, j + e);
 #pragma unroll 2
-    for (int line = threadIdx.x / ACROSS; line < LINES; line += STEP) {
+    for (int line = thread / ACROSS; line < LINES; line += STEP) {
         const mm_size i = at.row + line;
         if (i >= at.s.rows) break;
         const out_row r = row_of_out(p, at.s, i, at.column);
@@ -112,5 +117,13 @@ DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &
         write_run(r, own, x);
     }
 }
+
+#if LOCAL_PARTS == 1
+/* By all that multiply. */
+template <class SEEN>
+DEVICE void write_tile(const mm_product &p, const part_sums &sums, const place &at, int rank, SEEN seen) {
+    write_tile_by<CONSUMERS>(threadIdx.x, p, *(const part_sums(*)[1]) & sums, at, rank, seen);
+}
+#endif
 
 #endif
