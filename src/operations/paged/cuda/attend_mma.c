@@ -13,13 +13,18 @@
 
 enum { LOOK, PREFILL, DECODE, JOIN, LOOKING_JOIN, SM90 };
 /* As the kernels have them. */
-enum { KEYS = 16, MOST_DIM = 256, RING_BYTES = 98304, PREFILL_WARPS = 4, DECODE_WARPS = 4 };
+enum { KEYS = 16, MOST_DIM = 256, PREFILL_WARPS = 4, DECODE_WARPS = 4 };
+/* Rings of a CTA: where it may have an SM for itself, and where all SMs ask for as much as memory
+ * gives; more on the way would only be shared more unevenly. */
+enum { ALONE_RING_BYTES = 98304, RING_BYTES = 65536 };
 
 typedef struct tiling {
     int64_t warps, stages, halves, resident, decode_bytes, decode_blocks;
     int64_t row_tiles, keys, prefill_bytes, tiles;
     bool overlap, alone; /* alone: a CTA for each split that there can be */
-    int64_t sm90_bytes;  /* of flash attention's kernels; 0: another takes their place */
+    bool apart, many;    /* as decode.cu and join.cu have them */
+    int64_t join_blocks;
+    int64_t sm90_bytes; /* of flash attention's kernels; 0: another takes their place */
 } tiling;
 
 /* Scales of a cache, as decode.cu takes them. */
@@ -89,19 +94,23 @@ static int64_t stage_bytes(const paged_problem *p) {
     return KEYS * (ejki_round_up(p->dim, 128) + ejki_round_up(p->value_dim, 128)) + scales;
 }
 
-static void tile_decode(const paged_problem *p, int64_t room, tiling *t) {
+static void tile_decode(const paged_problem *p, int64_t room, int32_t capability, int64_t ring,
+                        tiling *t) {
+    enum { MOST_STAGES = 8, BARRIER_BYTES = 16 }; /* of each stage of a warp */
     const int64_t stage = stage_bytes(p);
     int64_t left;
     t->halves = p->group > 8 || p->tokens > p->sequences ? 2 : 1;
     t->warps = DECODE_WARPS;
     for (;; t->warps /= 2) { /* the same for either: bits depend on it */
         left = t->warps * 8 * 2 * (p->value_dim + 2) * (int64_t)sizeof(float);
-        t->stages = ejki_min(RING_BYTES, room - left) / (t->warps * stage);
+        t->stages = ejki_min(ALONE_RING_BYTES, room - left) / (t->warps * stage);
         if (t->stages >= 2 || t->warps == 1) break;
     }
-    left = left / 2 * t->halves;
-    t->stages = ejki_min(RING_BYTES, room - left) / (t->warps * stage);
-    t->stages = ejki_max(1, ejki_min(t->stages, 8));
+    t->apart = capability == 90 && is_coded(p) && t->halves == 1 && t->warps == DECODE_WARPS;
+    left = left / 2 * t->halves + (t->apart ? t->warps * MOST_STAGES * BARRIER_BYTES : 0);
+    ring = ejki_max(ring, 2 * t->warps * stage);
+    t->stages = ejki_min(ring, room - left) / (t->warps * stage);
+    t->stages = ejki_max(1, ejki_min(t->stages, MOST_STAGES));
     t->decode_bytes = t->warps * t->stages * stage + left;
     /* Two together, with the KiB that the system takes of each, where one leaves room. */
     t->resident = 2 * (t->decode_bytes + 1024) <= room + 1024 ? 2 : 1;
@@ -124,14 +133,18 @@ static ejk_status tiling_of(const paged_problem *p, int32_t device, tiling *t) {
     const ejk_gpu_info *gpu;
     EJKI_TRY(ejki_cuda_gpu(device, &gpu));
     const int64_t most = gpu->shared_bytes > 0 ? gpu->shared_bytes : EJKI_CUDA_SHARED_BYTES;
-    tile_decode(p, most, t);
     tile_prefill(p, most - STATIC_BYTES, t);
     const int64_t units = p->sequences * p->kv_heads * most_splits(p);
     const int64_t sms = gpu->multiprocessors > 0 ? gpu->multiprocessors : 128;
-    t->decode_blocks = may_decode(p) ? ejki_min(sms * t->resident, ejki_max(units, 1)) : 0;
+    tile_decode(p, most, gpu->capability, ALONE_RING_BYTES, t);
     t->alone = units <= sms * t->resident;
+    if (!t->alone) tile_decode(p, most, gpu->capability, RING_BYTES, t);
+    t->decode_blocks = may_decode(p) ? ejki_min(sms * t->resident, ejki_max(units, 1)) : 0;
     if (!t->alone && t->decode_blocks > p->kv_heads)
         t->decode_blocks -= t->decode_blocks % p->kv_heads;
+    const int64_t joining = ejki_max(sms * PAGED_JOIN_RESIDENT - PAGED_CLEARING, 1);
+    t->many = p->sequences * p->kv_heads > joining;
+    t->join_blocks = ejki_min(p->sequences * p->kv_heads, joining) + PAGED_CLEARING;
     t->overlap = gpu->capability >= 90;
     t->sm90_bytes = 0;
     if (may_prefill(p) && is_plain(p) && ejki_paged_cuda_takes_sm90(p, device))
@@ -197,15 +210,19 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&decode, "HALVES", t.halves);
     ejki_cuda_add(&decode, "RESIDENT", t.resident);
     ejki_cuda_add(&decode, "ALONE", t.alone);
+    ejki_cuda_add(&decode, "APART", t.apart);
     ejki_cuda_add(&decode, "PAGE_ROWS", p->page);
     ejki_cuda_add(&decode, "HEAD_GROUP", p->group);
+    ejki_cuda_add(&decode, "KV_HEADS", p->kv_heads);
     ejki_cuda_add(&prefill, "WARPS", PREFILL_WARPS);
     ejki_cuda_add(&prefill, "ROW_TILES", t.row_tiles);
     ejki_cuda_add(&prefill, "KEYS", t.keys);
     ejki_cuda_add(&prefill, "STAGES", 2);
     ejki_cuda_add(&join, "ALONE", t.alone);
+    ejki_cuda_add(&join, "MANY", t.many);
     ejki_cuda_add(&join, "PAGE_ROWS", p->page);
     ejki_cuda_add(&join, "HEAD_GROUP", p->group);
+    ejki_cuda_add(&join, "KV_HEADS", p->kv_heads);
     ejki_cuda_add(&join, "RUN", PAGED_RUN);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "OVERLAP", t.overlap);
@@ -258,13 +275,13 @@ static ejk_status run(const ejk_run *run) {
         .shared_bytes = t.prefill_bytes,
         .overlaps = t.overlap};
     const ejki_cuda_work decode = {.slot = DECODE,
-                                   .threads = (int32_t)t.warps * 32,
+                                   .threads = (int32_t)(t.warps * 32 * (1 + t.apart)),
                                    .blocks = t.decode_blocks,
                                    .shared_bytes = t.decode_bytes,
                                    .overlaps = t.overlap};
     const ejki_cuda_work join = {.slot = looks ? JOIN : LOOKING_JOIN,
                                  .threads = PAGED_JOIN_THREADS,
-                                 .blocks = p->sequences * p->kv_heads + PAGED_CLEARING,
+                                 .blocks = t.join_blocks,
                                  .overlaps = t.overlap && (looks || t.decode_blocks > 0)};
     EJKI_TRY(ejki_cuda_begin(run, &look, &first));
     EJKI_TRY(ejki_cuda_begin(run, &prefill, &a));

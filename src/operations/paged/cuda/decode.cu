@@ -14,8 +14,13 @@
  *   SCALED                 0 = caches have no scales, 1 = one for each head at most, 2 = one for each row
  *   WHOLE                  1 = a block is of one page
  *   WARPS, STAGES, HALVES, RESIDENT
+ *   APART                  1 = for each warp there is another that fetches its blocks: sm_90a, WARPS 4; 0
  *   OVERLAP                1 = kernels of the call overlap (programmatic dependent launch)
  */
+#ifndef APART
+#define APART 0
+#endif
+
 #include "operations/paged/cuda/decode_ring.cuh"
 #include "operations/paged/cuda/careful.cuh"
 #include "operations/paged/cuda/fold.cuh"
@@ -259,35 +264,12 @@ DEVICE void join_unit(const paged_arguments &a, const unit_cursor &c, bool goes_
 
 /* ---- The kernel ----------------------------------------------------------------------------------------- */
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __grid_constant__ paged_arguments a) {
-    extern __shared__ __align__(1024) u8 memory[];
-#if OVERLAP
-    launch_dependents();
-    if (a.waits) wait_for_previous();
-#endif
+/* All units of the CTA's share. */
+DEVICE void attend_units(const paged_arguments &a, unit_cursor &c, fetcher &f, ring_cursor ring, bool aligned,
+                         float *left) {
     const paged_problem &p = a.p;
-    const int warp = threadIdx.x / 32;
-    const u32 ring = shared_address(memory) + warp * STAGES * RING_STAGE_BYTES;
-    float *const left = (float *)(memory + WARPS * STAGES * RING_STAGE_BYTES);
-    const bool aligned = is_aligned(p.key) && is_aligned(p.value);
-#if ALONE
-    unit_cursor c = own_unit<ROWS>(p, blockIdx.x, (u32)a.splits);
-#else
-    unit_cursor c = first_unit<ROWS>(p, (i64 *)left, blockIdx.x, gridDim.x);
-    __syncthreads();
-#endif
-    fetcher f;
-    f.unit = c;
-    f.policy = once_policy();
-    f.key = c.first + KEYS * warp - KEYS * WARPS;
-    f.turn = 31; /* asks */
-    know_head(p, f);
-    find_block(p, f);
-#pragma unroll 1
-    for (int n = 0; n < STAGES; n++) fetch_block(p, f, ring + n * RING_STAGE_BYTES, aligned);
-    tell_others(READ);
+    const int warp = own_warp();
     const lane_places at = lane_places_of();
-    u32 stage = ring;
     few_rows rows;
     folded_parts folded;
     folded.first = -1;
@@ -297,6 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
     for (int half = 0; half < HALVES; half++) unit[half] = FOLDED ? (float)p.scale * LOG2_E : LOG2_E;
     int all_begin = 0, rows_end = 0; /* keys that all rows see */
     bool goes_on = false;            /* with the rows of the unit before */
+    tell_others(READ);
 #pragma unroll 1
     while (c.left > 0) {
         if (!goes_on) {
@@ -310,11 +293,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
         clear_sums(out);
         clear_softmax(rows);
 #pragma unroll 1
-        for (int j0 = c.first + KEYS * warp; j0 < c.last; j0 += KEYS * WARPS) {
+        for (int j0 = c.first + KEYS * warp; j0 < c.last; j0 += KEYS * WARPS, next_stage(ring)) {
+            const u32 stage = stage_of(ring);
             block_of_keys x;
             float z[2][4], key_scales[4], value_scales[4];
-            cp_async_wait<STAGES - 1>();
-            __syncwarp();
+            wait_for_stage(ring);
             take_stage_keys(x, at, stage, rows.seen);
             if (SCALED == 2) take_scales(key_scales, stage, 0);
             multiply(z, rows.query, x.x);
@@ -324,11 +307,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
             online_softmax(rows, unit, z, [&](int half, float scale) { rescale_sums(out, half, of_sums(scale)); });
             take_stage_values(x, at, stage, rows.seen);
             if (SCALED == 2) take_scales(value_scales, stage, 1);
-            __syncwarp();
-            fetch_block(p, f, stage, aligned);
+            leave_stage(p, f, ring, aligned);
             if (SCALED == 2) scale_weights(rows, value_scales, z, out);
             add_stage_values(z, x, out);
-            stage = stage == ring + (STAGES - 1) * RING_STAGE_BYTES ? ring : stage + RING_STAGE_BYTES;
         }
         /* What codes for other than finite numbers have become is made once more. */
         if (CODE && __any_sync(~0u, rows.seen & 0x80808080))
@@ -346,6 +327,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
         join_unit(a, c, goes_on, left, folded);
         next_unit<ROWS>(p, c);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS *(1 + APART), RESIDENT)
+    decode(const __grid_constant__ paged_arguments a) {
+    extern __shared__ __align__(1024) u8 memory[];
+#if OVERLAP
+    launch_dependents();
+    if (a.waits) wait_for_previous();
+#endif
+    const paged_problem &p = a.p;
+    float *const left = (float *)(memory + WARPS * STAGES * RING_STAGE_BYTES);
+    const u32 barriers = shared_address(left + WARPS * ROWS * (VALUE_DIM + 2));
+    const ring_cursor ring = first_stage(shared_address(memory) + own_warp() * STAGES * RING_STAGE_BYTES, barriers);
+#if APART
+    if (threadIdx.x < WARPS * STAGES * 2) mbarrier_init(barriers + threadIdx.x * 8, threadIdx.x % 2 ? 1 : 32);
+    mbarrier_fence_init();
+#endif
+    const bool aligned = is_aligned(p.key) && is_aligned(p.value);
+#if ALONE
+    unit_cursor c = own_unit<ROWS>(p, blockIdx.x, (u32)a.splits);
+#else
+    unit_cursor c = first_unit<ROWS>(p, (i64 *)left, blockIdx.x, gridDim.x);
+#endif
+    if (APART || !ALONE) __syncthreads();
+    fetcher f;
+#if APART
+    if (threadIdx.x < THREADS) {
+        if (RESIDENT > 1) setmaxnreg_inc<OTHER_REGS>();
+        attend_units(a, c, f, ring, aligned, left);
+        return;
+    }
+    if (RESIDENT > 1) setmaxnreg_dec<FETCHER_REGS>();
+#endif
+    begin_fetching(p, c, f);
+    fetch_blocks(p, f, ring, aligned);
+#if !APART
+    attend_units(a, c, f, ring, aligned, left);
+#endif
     cp_async_wait<0>();
 #if OVERLAP
     wait_for_previous();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Keys of decode.cu: a warp's blocks of 16 keys, through a ring of its own in shared memory, from unit to unit without
- * a pause. A block is fetched once its pages are known, which are asked for earlier. Stages are those of few_rows.cuh.
+ * a pause. A block is fetched once its pages are known, which are asked for earlier; by the warp itself or, with APART,
+ * by another that does nothing else, with two mbarriers for each stage. Stages are those of few_rows.cuh.
  */
 #ifndef EJKI_PAGED_CUDA_DECODE_RING_CUH
 #define EJKI_PAGED_CUDA_DECODE_RING_CUH
@@ -9,6 +10,16 @@
 #include "operations/attention/cuda/common/few_rows.cuh"
 #include "operations/paged/cuda/codes.cuh"
 #include "operations/paged/cuda/few.cuh"
+#if APART
+#include "kernels/cuda/hopper.cuh"
+/* Registers of a thread where there are two CTAs on an SM. */
+enum { FETCHER_REGS = 88, OTHER_REGS = 168 };
+#endif
+
+/* Of those that multiply; those that fetch have the numbers of theirs. */
+DEVICE int own_warp() {
+    return threadIdx.x / 32 % WARPS;
+}
 
 /* ---- Into the ring ---------------------------------------------------------------------------------- */
 
@@ -58,7 +69,7 @@ DEVICE void find_block(const paged_problem &p, fetcher &f) {
     const int expected = f.key += KEYS * WARPS, head = f.unit.head;
     while (f.unit.left > 0 && f.key >= f.unit.last) {
         next_unit<ROWS>(p, f.unit);
-        f.key = f.unit.first + KEYS * (threadIdx.x / 32);
+        f.key = f.unit.first + KEYS * own_warp();
     }
     if (f.unit.head != head) know_head(p, f);
     if (!WHOLE || ++f.turn == 32 || f.key != expected || f.unit.q.s.n != n) ask_for_pages(p, f);
@@ -176,6 +187,90 @@ DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool alig
     }
     cp_async_commit();
 }
+
+/* Finds the warp's first block. */
+DEVICE void begin_fetching(const paged_problem &p, const unit_cursor &c, fetcher &f) {
+    f.unit = c;
+    f.policy = once_policy();
+    f.key = c.first + KEYS * own_warp() - KEYS * WARPS;
+    f.turn = 31; /* asks */
+    know_head(p, f);
+    find_block(p, f);
+}
+
+/* ---- From stage to stage ------------------------------------------------------------------------------ */
+
+#if APART
+/* A warp's stages, the next of them, and of each two mbarriers: it has come, it is free again. */
+struct ring_cursor {
+    u32 stages, barriers;
+    pipeline_state<STAGES> next;
+};
+DEVICE ring_cursor first_stage(u32 stages, u32 barriers) {
+    return {stages, barriers + own_warp() * STAGES * 16, {0, 0}};
+}
+DEVICE u32 stage_of(const ring_cursor &r) {
+    return r.stages + r.next.stage * RING_STAGE_BYTES;
+}
+DEVICE u32 barrier_of(const ring_cursor &r) {
+    return r.barriers + r.next.stage * 16;
+}
+DEVICE void next_stage(ring_cursor &r) {
+    r.next.next();
+}
+
+DEVICE void wait_for_stage(const ring_cursor &r) {
+    mbarrier_wait(barrier_of(r), r.next.parity);
+}
+/* It has been read. */
+DEVICE void leave_stage(const paged_problem &, fetcher &, const ring_cursor &r, bool) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier_of(r) + 8);
+}
+
+/* All blocks of the warp's share. */
+DEVICE void fetch_blocks(const paged_problem &p, fetcher &f, ring_cursor r, bool aligned) {
+#pragma unroll 1
+    for (; f.unit.left > 0; next_stage(r)) {
+        mbarrier_wait(barrier_of(r) + 8, r.next.parity ^ 1);
+        fetch_block(p, f, stage_of(r), aligned);
+        if (!aligned) cp_async_wait<0>();
+        if (aligned)
+            asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier_of(r)) : "memory");
+        else
+            mbarrier_arrive(barrier_of(r));
+    }
+}
+#else
+struct ring_cursor {
+    u32 stages, next;
+};
+DEVICE ring_cursor first_stage(u32 stages, u32) {
+    return {stages, stages};
+}
+DEVICE u32 stage_of(const ring_cursor &r) {
+    return r.next;
+}
+DEVICE void next_stage(ring_cursor &r) {
+    r.next = r.next == r.stages + (STAGES - 1) * RING_STAGE_BYTES ? r.stages : r.next + RING_STAGE_BYTES;
+}
+
+DEVICE void wait_for_stage(const ring_cursor &) {
+    cp_async_wait<STAGES - 1>();
+    __syncwarp();
+}
+/* It has been read: another block takes its place. */
+DEVICE void leave_stage(const paged_problem &p, fetcher &f, const ring_cursor &r, bool aligned) {
+    __syncwarp();
+    fetch_block(p, f, stage_of(r), aligned);
+}
+
+/* As many blocks as there are stages. */
+DEVICE void fetch_blocks(const paged_problem &p, fetcher &f, ring_cursor r, bool aligned) {
+#pragma unroll 1
+    for (int n = 0; n < STAGES; n++, next_stage(r)) fetch_block(p, f, stage_of(r), aligned);
+}
+#endif
 
 /* ---- Out of it -------------------------------------------------------------------------------------- */
 

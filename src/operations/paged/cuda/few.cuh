@@ -11,6 +11,7 @@
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
  *   ALONE   1 = there is a worker for each split that there can be, of a sequence and a KV head; 0
  *   TILES_TOGETHER  1 = neighbouring workers have two tiles, not the KV heads; 0
+ *   KV_HEADS        of the problem, where a kernel is compiled for them; 0
  */
 #ifndef EJKI_PAGED_CUDA_FEW_CUH
 #define EJKI_PAGED_CUDA_FEW_CUH
@@ -29,6 +30,12 @@
 #ifndef ALONE
 #define ALONE 0
 #endif
+#ifndef KV_HEADS
+#define KV_HEADS 0
+#endif
+DEVICE int kv_heads_of(const paged_problem &p) {
+    return KV_HEADS ? KV_HEADS : (int)p.kv_heads;
+}
 
 struct few_sequence {
     paged_sequence s;
@@ -80,13 +87,7 @@ struct unit_cursor {
     int tile, head, split, first, last; /* keys of the split */
 };
 
-/* Workers that have the same keys at the same time. */
-template <int tile> DEVICE int together_of(const paged_problem &p, int workers) {
-    if (TILES_TOGETHER) return p.group % (2 * tile) == 0 && workers % 2 == 0 ? 2 : 1;
-    return workers % (int)p.kv_heads == 0 ? (int)p.kv_heads : 1;
-}
-
-/* Units of a split that are of such workers; of a sequence. */
+/* Units of a split, of workers that have the same keys at the same time; of a sequence. */
 DEVICE int units_of_split(const few_sequence &q, const unit_cursor &c) {
     return (TILES_TOGETHER ? (u32)q.tiles / (u32)c.tiles : q.tiles) * c.heads;
 }
@@ -114,9 +115,12 @@ template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
     }
     if (c.left <= 0) return;
     const int tiles = TILES_TOGETHER ? c.q.tiles / c.tiles : c.q.tiles;
-    c.tile = c.own % tiles * c.tiles + c.first_tile;
-    c.head = c.first_head + c.own / tiles % c.heads;
-    c.split = c.own / tiles / c.heads;
+    c.tile = c.first_tile, c.head = c.first_head, c.split = c.own;
+    if (tiles > 1 || c.heads > 1) {
+        c.tile += c.own % tiles * c.tiles;
+        c.head += c.own / tiles % c.heads;
+        c.split = c.own / tiles / c.heads;
+    }
     c.first = c.q.begin + c.split * c.q.each;
     c.last = lesser(c.first + c.q.each, c.q.end);
 }
@@ -137,19 +141,28 @@ template <int tile> DEVICE void next_unit(const paged_problem &p, unit_cursor &c
     }
 }
 
-/* Where share n of `count` begins. */
-DEVICE i64 share_begin(i64 all, int n, int count) {
-    if (all >> 32 != 0) return all / count * n + lesser((i64)n, all % count);
-    const u32 each = (u32)all / (u32)count, rest = (u32)all % (u32)count; /* faster by far than in 64 bits */
-    return (i64)each * n + lesser(n, (int)rest);
+/* Where share n of `count` begins, and the next. */
+struct share {
+    i64 begin, end;
+};
+DEVICE share share_of(i64 all, int n, int count) {
+    i64 each = (u32)all / (u32)count, rest = (u32)all % (u32)count; /* faster by far than in 64 bits */
+    if (all >> 32 != 0) each = all / count, rest = all % count;
+    const i64 begin = each * n + lesser(n, (int)rest);
+    return {begin, begin + each + (n < rest)};
 }
 
-/* Weights of all sequences before thread n's, into sums[n]; a thread has `each` neighbouring ones. */
-template <int tile> DEVICE void add_up(const paged_problem &p, const unit_cursor &c, int count, int each, i64 *sums) {
+/* Weights of all sequences before thread n's, into sums[n]; a thread has `each` neighbouring ones. Returns the last of
+ * its own. */
+template <int tile> DEVICE few_sequence add_up(const paged_problem &p, const unit_cursor &c, int count, int each,
+                                               i64 *sums) {
     const int lane = threadIdx.x % 32;
+    few_sequence q = {};
     i64 sum = 0;
-    for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++)
-        sum += weights_of(few_now<tile>(p, n), c);
+    for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++) {
+        q = few_now<tile>(p, n);
+        sum += weights_of(q, c);
+    }
     i64 before = sum;
     for (int step = 1; step < 32; step *= 2) {
         const i64 other = __shfl_up_sync(~0u, before, step);
@@ -162,22 +175,29 @@ template <int tile> DEVICE void add_up(const paged_problem &p, const unit_cursor
     sums[threadIdx.x + 1] = before;
     if (threadIdx.x == 0) sums[0] = 0;
     __syncthreads();
+    return q;
 }
 
-/* The last thread whose sum is not above a number, which is below that of all: each looks at its own. */
-DEVICE int find_sum(const i64 *sums, i64 number, int *found) {
-    if (sums[threadIdx.x] <= number && number < sums[threadIdx.x + 1]) *found = threadIdx.x;
+/* The last thread whose sum is not above a number, which is below that of all: each looks at its own, and that one
+ * leaves its sequence. */
+struct found_thread {
+    int thread;
+    few_sequence q;
+};
+DEVICE const found_thread &find_sum(i64 *sums, i64 number, const few_sequence &q) {
+    found_thread &found = *(found_thread *)(sums + blockDim.x + 1);
+    if (sums[threadIdx.x] <= number && number < sums[threadIdx.x + 1]) found = {(int)threadIdx.x, q};
     __syncthreads();
-    return *found;
+    return found;
 }
 
 #if ALONE
 /* The units of a worker: tiles of a split. */
 template <int tile> DEVICE unit_cursor own_unit(const paged_problem &p, u32 worker, u32 splits) {
-    const u32 count = worker / (u32)p.kv_heads;
+    const u32 heads = kv_heads_of(p), count = worker / heads;
     unit_cursor c = {};
     c.heads = c.tiles = 1;
-    c.head = c.first_head = worker % (u32)p.kv_heads;
+    c.head = c.first_head = worker % heads;
     c.split = count % splits;
     const u32 n = count / splits;
     if (n >= paged_count(&p)) return c;
@@ -193,22 +213,27 @@ template <int tile> DEVICE unit_cursor own_unit(const paged_problem &p, u32 work
 /* A worker's first unit: those that begin in its share are its own. `sums` in shared memory has room for 33 more than
  * threads, and is free after a barrier. */
 template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *sums, int worker, int workers) {
-    const int count = (int)paged_count(&p), each = cdiv(count, blockDim.x);
-    const int together = together_of<tile>(p, workers), part = worker % together;
+    const int count = (int)paged_count(&p), each = count <= (int)blockDim.x ? 1 : cdiv(count, blockDim.x);
     unit_cursor c = {};
-    c.heads = TILES_TOGETHER ? (int)p.kv_heads : (int)p.kv_heads / together;
-    c.first_head = TILES_TOGETHER ? 0 : part;
-    c.tiles = TILES_TOGETHER ? together : 1;
-    c.first_tile = TILES_TOGETHER ? part : 0;
-    add_up<tile>(p, c, count, each, sums);
-    const i64 all = sums[blockDim.x];
-    const int own = worker / together, others = workers / together;
-    i64 rest = share_begin(all, own, others);
-    c.left = share_begin(all, own + 1, others) - rest;
-    const int low = find_sum(sums, rest, (int *)(sums + blockDim.x + 1));
+    int own = worker, others = workers; /* those that have the same keys are one */
+    c.heads = kv_heads_of(p), c.tiles = 1;
+    if (TILES_TOGETHER && p.group % (2 * tile) == 0 && workers % 2 == 0) {
+        own /= 2, others /= 2, c.tiles = 2;
+        c.first_tile = worker % 2;
+    } else if (!TILES_TOGETHER && workers % kv_heads_of(p) == 0) {
+        own /= kv_heads_of(p), others /= kv_heads_of(p), c.heads = 1;
+        c.first_head = worker % kv_heads_of(p);
+    }
+    const few_sequence last = add_up<tile>(p, c, count, each, sums);
+    const share mine = share_of(sums[blockDim.x], own, others);
+    i64 rest = mine.begin;
+    c.left = mine.end - rest;
+    const found_thread &found = find_sum(sums, rest, last);
     if (c.left <= 0) return c;
+    const int low = found.thread;
     rest -= sums[low];
-    c.q = few_now<tile>(p, low * each);
+    c.q = found.q;
+    if (each > 1 || TILES_TOGETHER) c.q = few_now<tile>(p, low * each); /* spills in latent.cu else */
     while (rest >= weights_of(c.q, c)) {
         rest -= weights_of(c.q, c);
         c.q = few_of<tile>(p, c.q.s.n + 1);

@@ -196,6 +196,72 @@ DEVICE void write_rows(const paged_arguments &a, const tile &t, int own, const u
     }
 }
 
+/*
+ * Rows of two splits, as write_rows() makes them: sums of split `own` are in registers, those of the other come from
+ * memory, so many loads ahead, of which the first are under way before all factors are there.
+ */
+enum { FOURS_OF_ROW = HALF / 16, FOURS_AHEAD = FOURS_OF_ROW < 12 ? FOURS_OF_ROW : 12 };
+struct other_part {
+    const float *from[2]; /* of the lane's rows; 0: of no pair */
+    float4 x[FOURS_AHEAD];
+};
+/* In the order as it stands: loads that the compiler moves ahead leave no registers. */
+DEVICE void load_four(other_part &o, int n) {
+    float4 &x = o.x[n % FOURS_AHEAD];
+    const float *const from = o.from[n / FOURS_OF_ROW];
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "setp.ne.u64 there, %4, 0;\n"
+                 "@there ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%5];\n"
+                 "}\n"
+                 : "+f"(x.x), "+f"(x.y), "+f"(x.z), "+f"(x.w)
+                 : "l"(from), "l"(from + n % FOURS_OF_ROW * 16)
+                 : "memory");
+}
+DEVICE void begin_other_part(const paged_arguments &a, const tile &t, int split, int group, const lane_rows &rows,
+                             other_part &o) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const paged_size part = part_of(a, *t.q, rows.r[half], rows.h[half], split);
+        const bool there = t.first_pair + own_row() + 8 * half < t.q->pairs;
+        o.from[half] = there ? a.parts + part * VALUE_DIM + group * HALF + threadIdx.x % 4 * 4 : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < FOURS_AHEAD; n++) load_four(o, n);
+}
+DEVICE float add_part(float factor, float x, float sum) {
+    return factor == 0 ? sum : fmaf(factor, x, sum); /* a part that nobody sees may hold anything */
+}
+DEVICE void write_rows_of_two(const paged_arguments &a, const tile &t, int own, const u8 *memory, int group,
+                              const lane_rows &rows, const float (&out)[HALF / 2], other_part &o) {
+    const paged_problem &p = a.p;
+    const float *const factors = (const float *)(memory + FACTORS_AT) + own_row();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float first = factors[8 * half], second = factors[8 * half + ROWS];
+        const auto join = [&](float x, float y) {
+            return add_part(second, own == 0 ? x : y, add_part(first, own == 0 ? y : x, 0));
+        };
+        u16 *const to = (u16 *)p.out.data + paged_row_at(&p, &p.out, t.q->s.begin + rows.r[half], rows.h[half]) +
+                        group * HALF + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < FOURS_OF_ROW; n++) {
+            const int next = half * FOURS_OF_ROW + n + FOURS_AHEAD;
+            const float4 x = o.x[(half * FOURS_OF_ROW + n) % FOURS_AHEAD], y = four_of(out, n, half);
+            if (next < 2 * FOURS_OF_ROW) load_four(o, next);
+            if (!o.from[half]) continue;
+            *(u32 *)(to + n * 16) = pack(join(x.x, y.x), join(x.y, y.y));
+            *(u32 *)(to + n * 16 + 8) = pack(join(x.z, y.z), join(x.w, y.w));
+        }
+    }
+}
+
+/* Whether it can be used: results are of the queries' type, at multiples of two. */
+DEVICE bool are_rows_even(const paged_problem &p) {
+    const paged_rows &to = p.out;
+    return to.dtype == ELEMENT && ((u64)to.data & 3) == 0 && ((to.token | to.head | to.batch) & 1) == 0;
+}
+
 DEVICE void attend_carefully_to(const paged_arguments &a, const tile &t, int split) {
     const paged_problem &p = a.p;
     const int lane = threadIdx.x % 32;
@@ -269,9 +335,15 @@ DEVICE void finish_unit(const paged_arguments &a, const tile &t, u8 *memory, int
         __threadfence();
         named_barrier_sync(BOTH, THREADS);
     }
+    const bool are_two = own >= 0 && t.q->splits == 2 && are_rows_even(a.p);
+    other_part other = {};
     make_factors(a, t, own, memory);
+    if (are_two) begin_other_part(a, t, 1 - own, group, rows, other);
     named_barrier_sync(BOTH, THREADS);
-    write_rows(a, t, own, memory, group, rows, out);
+    if (are_two)
+        write_rows_of_two(a, t, own, memory, group, rows, out, other);
+    else
+        write_rows(a, t, own, memory, group, rows, out);
 }
 
 #endif

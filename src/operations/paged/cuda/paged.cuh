@@ -17,7 +17,9 @@ enum { PAGED_UPDATE_HEADS = 4 }; /* of a token, that a warp writes */
 /* Keys of a sequence with few rows are dealt out to so many blocks at most, so many to each at least. */
 enum { PAGED_SPLITS = 32, PAGED_LEAST_KEYS = 256, PAGED_SPLIT_STEP = 128 };
 /* Kernels with tensor cores split keys of sequences that have no more pairs of a row and a head than these. */
-enum { PAGED_FEW = 32, PAGED_FEW_SPLITS = 16, PAGED_JOIN_THREADS = 256 };
+enum { PAGED_FEW = 32, PAGED_FEW_SPLITS = 16 };
+/* CTAs of join.cu on an SM: as many as registers allow. */
+enum { PAGED_JOIN_THREADS = 256, PAGED_JOIN_RESIDENT = 3 };
 /* Splits whose parts are folded before they are joined; PAGED_FEW_SPLITS is a multiple. */
 enum { PAGED_RUN = 4 };
 /* Of latents: whose sums are many, so that a split has to be worth them. */
