@@ -11,7 +11,6 @@
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
  *   ALONE   1 = there is a worker for each split that there can be, of a sequence and a KV head; 0
  *   TILES_TOGETHER  1 = neighbouring workers have two tiles, not the KV heads; 0
- *   KV_HEADS        of the problem, where a kernel is compiled for them; 0
  */
 #ifndef EJKI_PAGED_CUDA_FEW_CUH
 #define EJKI_PAGED_CUDA_FEW_CUH
@@ -30,12 +29,6 @@
 #ifndef ALONE
 #define ALONE 0
 #endif
-#ifndef KV_HEADS
-#define KV_HEADS 0
-#endif
-DEVICE int kv_heads_of(const paged_problem &p) {
-    return KV_HEADS ? KV_HEADS : (int)p.kv_heads;
-}
 
 struct few_sequence {
     paged_sequence s;
@@ -194,7 +187,7 @@ DEVICE const found_thread &find_sum(i64 *sums, i64 number, const few_sequence &q
 #if ALONE
 /* The units of a worker: tiles of a split. */
 template <int tile> DEVICE unit_cursor own_unit(const paged_problem &p, u32 worker, u32 splits) {
-    const u32 heads = kv_heads_of(p), count = worker / heads;
+    const u32 heads = (u32)p.kv_heads, count = worker / heads;
     unit_cursor c = {};
     c.heads = c.tiles = 1;
     c.head = c.first_head = worker % heads;
@@ -214,15 +207,16 @@ template <int tile> DEVICE unit_cursor own_unit(const paged_problem &p, u32 work
  * threads, and is free after a barrier. */
 template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, i64 *sums, int worker, int workers) {
     const int count = (int)paged_count(&p), each = count <= (int)blockDim.x ? 1 : cdiv(count, blockDim.x);
+    const int kv_heads = (int)p.kv_heads;
     unit_cursor c = {};
     int own = worker, others = workers; /* those that have the same keys are one */
-    c.heads = kv_heads_of(p), c.tiles = 1;
+    c.heads = kv_heads, c.tiles = 1;
     if (TILES_TOGETHER && p.group % (2 * tile) == 0 && workers % 2 == 0) {
         own /= 2, others /= 2, c.tiles = 2;
         c.first_tile = worker % 2;
-    } else if (!TILES_TOGETHER && workers % kv_heads_of(p) == 0) {
-        own /= kv_heads_of(p), others /= kv_heads_of(p), c.heads = 1;
-        c.first_head = worker % kv_heads_of(p);
+    } else if (!TILES_TOGETHER && workers % kv_heads == 0) {
+        own /= kv_heads, others /= kv_heads, c.heads = 1;
+        c.first_head = worker % kv_heads;
     }
     const few_sequence last = add_up<tile>(p, c, count, each, sums);
     const share mine = share_of(sums[blockDim.x], own, others);
