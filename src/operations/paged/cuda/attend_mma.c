@@ -213,7 +213,6 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&decode, "APART", t.apart);
     ejki_cuda_add(&decode, "PAGE_ROWS", p->page);
     ejki_cuda_add(&decode, "HEAD_GROUP", p->group);
-    ejki_cuda_add(&decode, "KV_HEADS", p->kv_heads);
     ejki_cuda_add(&prefill, "WARPS", PREFILL_WARPS);
     ejki_cuda_add(&prefill, "ROW_TILES", t.row_tiles);
     ejki_cuda_add(&prefill, "KEYS", t.keys);
@@ -222,7 +221,6 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&join, "MANY", t.many);
     ejki_cuda_add(&join, "PAGE_ROWS", p->page);
     ejki_cuda_add(&join, "HEAD_GROUP", p->group);
-    ejki_cuda_add(&join, "KV_HEADS", p->kv_heads);
     ejki_cuda_add(&join, "RUN", PAGED_RUN);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "OVERLAP", t.overlap);

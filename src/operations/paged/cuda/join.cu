@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Joins parts of decode.cu: a warp for 64 columns of a pair of a row and a head. Runs of splits are folded, then joined
- * in order. All CTAs are there at once, and know their sequences before there are parts. It is the last kernel of a
- * call: rows of sequences that are wrong become 0 here, and the last CTAs clear rows of no sequence. Constants: those
- * of few.cuh, VALUE_DIM, OVERLAP; RUN: splits of a run; LOOKS: 1 = look.cu was not launched, and CTAs look themselves;
- * MANY: 1 = there may be more sequences and KV heads than CTAs.
+ * Joins parts of decode.cu: a warp for some columns of a pair of a row and a head. Runs of splits are folded, then
+ * joined in order. All CTAs are there at once, and know their sequences before there are parts. It is the last kernel
+ * of a call: rows of sequences that are wrong become 0 here, and the last CTAs clear rows of no sequence. Constants:
+ * those of few.cuh, VALUE_DIM, OVERLAP; RUN: splits of a run; LOOKS: 1 = look.cu was not launched, and CTAs look
+ * themselves; MANY: 1 = there may be more sequences and KV heads than CTAs.
  */
 #include "operations/paged/cuda/few.cuh"
 #include "operations/paged/cuda/fold.cuh"
@@ -23,10 +23,29 @@ struct task {
 };
 enum {
     TOGETHER = PAGED_JOIN_THREADS / 32,
-    SHARES = VALUE_DIM / 64, /* of a pair, a warp each */
-    LOADED = SPLITS < 16 ? SPLITS : 16,
+    /* Of many pairs a warp has wider shares, as these come one after the other. */
+    WIDE = MANY && VALUE_DIM % 128 == 0,
+    COLUMNS = WIDE ? 4 : 2,               /* of a lane */
+    SHARES = VALUE_DIM / (32 * COLUMNS), /* of a pair, a warp each */
+    LOADED = WIDE ? 8 : 16,
     TASKS = 8, /* that a CTA knows at a time */
 };
+
+/* A lane's columns of a part. */
+struct columns {
+    float x[COLUMNS];
+};
+DEVICE columns load_columns(const float *from) {
+    columns c;
+    if constexpr (WIDE) {
+        const float4 x = __ldcg((const float4 *)from);
+        c.x[0] = x.x, c.x[1] = x.y, c.x[2] = x.z, c.x[COLUMNS - 1] = x.w;
+    } else {
+        const float2 x = __ldcg((const float2 *)from);
+        c.x[0] = x.x, c.x[1] = x.y;
+    }
+    return c;
+}
 
 /* Share n % SHARES of pair n / SHARES. `note`, of each split: factors of the fold, and the weight of its run. */
 DEVICE void join_pair(const paged_arguments &a, const task &t, int n, float4 *note) {
@@ -35,17 +54,16 @@ DEVICE void join_pair(const paged_arguments &a, const task &t, int n, float4 *no
     const int pair = n / SHARES, r = pair / group, h = t.head * group + pair % group;
     const int splits = t.is_bad ? 0 : t.q.splits;
     const paged_size part = part_of(a, t.q, r, h, 0), to = paged_row_at(&p, &p.out, t.q.s.begin + r, h);
-    const int column = n % SHARES * 64 + 2 * lane;
+    const int column = (n % SHARES * 32 + lane) * COLUMNS;
     const float *const parts = a.parts + part * VALUE_DIM + column;
     const float2 end = lane < splits ? __ldcg((const float2 *)a.ends + part + lane) : make_float2(NEG_INF, 0);
-    float2 x[LOADED];
+    columns x[LOADED];
     const u32 there = ALONE ? ~0u : __ballot_sync(~0u, end.x != NEG_INF);
     const auto load = [&](int first) {
 #pragma unroll
         for (int i = 0; i < LOADED; i++) {
-            x[i] = make_float2(0, 0);
-            if (first + i < splits && there >> (first + i) & 1)
-                x[i] = __ldcg((const float2 *)(parts + (first + i) * VALUE_DIM));
+            x[i] = {};
+            if (first + i < splits && there >> (first + i) & 1) x[i] = load_columns(parts + (first + i) * VALUE_DIM);
         }
     };
     load(0);
@@ -65,7 +83,7 @@ DEVICE void join_pair(const paged_arguments &a, const task &t, int n, float4 *no
     __syncwarp();
     const bool writer = lane == 0 && n % SHARES == 0;
     const float factor = finish_row(p, t.q.s.begin + r, h, t.is_bad, max * LOG_2, sum, writer);
-    float2 out = {}, sums;
+    columns out = {}, sums;
 #pragma unroll 1
     for (int first = 0; first < splits; first += LOADED) {
         if (first > 0) load(first);
@@ -73,19 +91,22 @@ DEVICE void join_pair(const paged_arguments &a, const task &t, int n, float4 *no
         for (int i = 0; i < LOADED; i++) {
             const float4 own_note = note[first + i];
             const float2 f = make_float2(own_note.x, own_note.y);
-            if (i % RUN == 0) sums = make_float2(0, 0);
-            sums.x = fold(f, sums.x, x[i].x), sums.y = fold(f, sums.y, x[i].y);
-            if (i % RUN == RUN - 1 && own_note.z != 0) out.x += own_note.z * sums.x, out.y += own_note.z * sums.y;
+            if (i % RUN == 0) sums = {};
+#pragma unroll
+            for (int k = 0; k < COLUMNS; k++) {
+                sums.x[k] = fold(f, sums.x[k], x[i].x[k]);
+                if (i % RUN == RUN - 1 && own_note.z != 0) out.x[k] += own_note.z * sums.x[k];
+            }
         }
     }
-    put_out(p, to, column, factor == 0 ? 0 : out.x * factor);
-    put_out(p, to, column + 1, factor == 0 ? 0 : out.y * factor);
+#pragma unroll
+    for (int k = 0; k < COLUMNS; k++) put_out(p, to, column + k, factor == 0 ? 0 : out.x[k] * factor);
 }
 
 /* Task i; all threads of the CTA. */
 DEVICE task task_of(const paged_problem &p, int i) {
-    const int n = i / kv_heads_of(p);
-    task t = {{}, i % kv_heads_of(p), false};
+    const int n = i / (int)p.kv_heads;
+    task t = {{}, i % (int)p.kv_heads, false};
     const bool is_there = n < paged_count(&p);
     if (is_there) t.q = few_now<1>(p, n);
     if (LOOKS) t.is_bad = __syncthreads_or(is_there && is_sequence_bad(p, n));
@@ -94,7 +115,7 @@ DEVICE task task_of(const paged_problem &p, int i) {
 #if MANY
 /* Tasks from one on, every so manyth; returns how many. */
 DEVICE int find_tasks(const paged_problem &p, int first, int step, task *tasks) {
-    const int all = (int)p.sequences * kv_heads_of(p);
+    const int all = (int)p.sequences * (int)p.kv_heads;
     int count = 0;
 #pragma unroll 1
     for (int i = first; i < all && count < TASKS; i += step, count++) {
@@ -139,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, ALONE ? 2 : PAG
 #pragma unroll 1
     for (int first = blockIdx.x;;) {
 #if !LOOKS
-        if (threadIdx.x < count) tasks[threadIdx.x].is_bad = a.flags[(first + threadIdx.x * workers) / kv_heads_of(p)];
+        if (threadIdx.x < count) tasks[threadIdx.x].is_bad = a.flags[(first + threadIdx.x * workers) / (int)p.kv_heads];
         __syncthreads();
 #endif
 #pragma unroll 1
@@ -150,12 +171,12 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS, ALONE ? 2 : PAG
 #pragma unroll 1
         for (int k = 0; k < count; k++) clear_task(p, tasks[k]);
         first += TASKS * workers;
-        if (first >= (int)p.sequences * kv_heads_of(p)) break;
+        if (first >= (int)p.sequences * (int)p.kv_heads) break;
         __syncthreads();
         count = find_tasks(p, first, workers, tasks);
     }
 #else
-    if (!LOOKS) t.is_bad = a.flags[blockIdx.x / kv_heads_of(p)];
+    if (!LOOKS) t.is_bad = a.flags[blockIdx.x / (int)p.kv_heads];
     clear_task(p, t);
 #pragma unroll 1
     for (int n = warp; n < t.q.pairs * SHARES; n += TOGETHER) join_pair(a, t, n, notes[warp]);
