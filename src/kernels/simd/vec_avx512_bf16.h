@@ -16,6 +16,8 @@
  *   v_store_pairs(p, v, turns)   VL floats that are bf16 as such; of four, 0 2 1 3 if `turns`
  *   v_turn_pairs(v)      of four elements of 16 bits 0 2 1 3
  *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
+ *   v_zip_low(a, b)      pairs of elements of a and of b, of four from each eighth element on; v_zip_high: of the next
+ *                        four: one instruction that needs no order
  *   v_zip_rows(a, b, p, q)       the same, stored at p and q, by instructions that take half as long
  *   v_tiny       whether elements are of a magnitude below 2^-60, but not 0
  *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
@@ -152,6 +154,12 @@ static inline vf v_zip_first(vf a, vf b) {
 }
 static inline vf v_zip_last(vf a, vf b) {
     return v_zip(a, b, VL);
+}
+static inline vf v_zip_low(vf a, vf b) {
+    return (vf)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b);
+}
+static inline vf v_zip_high(vf a, vf b) {
+    return (vf)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
 }
 /* The largest of -2 v without its carry: of 0 that is 0, else larger for smaller magnitudes. */
 typedef __m512i v_tiny;

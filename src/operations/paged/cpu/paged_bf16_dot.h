@@ -130,6 +130,38 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
     return lost;
 }
 
+/* Sums of rows have the order of v_zip_low() and v_zip_high() in each LANES components. */
+static void put_sums_in_order(int dtype, bool back, float *row, paged_size dim) {
+    enum { FOUR = 4 };
+    float moved[LANES];
+    (void)dtype;
+    for (paged_size d = 0; d + LANES <= dim; d += LANES, row += LANES) {
+        for (int i = 0; i < LANES; i += FOUR) {
+            const int to = i / FOUR % 2 * VL + i / (2 * FOUR) * FOUR;
+            memcpy(moved + (back ? i : to), row + (back ? to : i), FOUR * sizeof(float));
+        }
+        memcpy(row, moved, sizeof moved);
+    }
+}
+
+/* What LANES leave of values, from d on, for all types and numbers of rows. */
+static EJKI_SHARED void add_rest(ejk_dtype dtype, int rows, const char *const *value,
+                                 const float *weights, paged_size d, paged_size dim, float *sums) {
+    for (int k = 0; k < VALUES_AT_ONCE; k += 2) {
+        const char *first = value[k] + d * stored_size(dtype);
+        const char *second = value[k + 1] + d * stored_size(dtype);
+        const vf a = v_operand_first(dtype, first, dim - d);
+        const vf b = v_operand_first(dtype, second, dim - d);
+        for (int r = 0; r < rows; r++) {
+            const vf weight = v_set1(weights[r * BLOCK + k / 2]);
+            float *to = sums + r * VL;
+            v_store(to, v_dot(weight, v_zip_first(a, b), v_load(to)));
+            to += rows * VL;
+            if (d + VL < dim) v_store(to, v_dot(weight, v_zip_last(a, b), v_load(to)));
+        }
+    }
+}
+
 /* Sums of `rows` rows, whose vectors take turns, take in VALUES_AT_ONCE values; weights are BLOCK floats from row to
  * row. */
 static inline __attribute__((always_inline)) void
@@ -138,22 +170,21 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
     enum { PAIRS = VALUES_AT_ONCE / 2 };
     const int size = (int)stored_size(dtype);
     uintptr_t ahead = 0;
+    paged_size d = 0;
     (void)seen;
     vf weight[4][PAIRS];
     EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < PAIRS; k++)
         weight[r][k] = v_set1(weights[r * BLOCK + k]);
-    for (paged_size d = 0; d < dim; d += LANES, sums += 2 * rows * VL) {
-        const bool whole = d + LANES <= dim, both = d + VL < dim;
+    for (; d + LANES <= dim; d += LANES, sums += 2 * rows * VL) {
         vf sum[4][2];
         EJKI_UNROLL for (int r = 0; r < rows; r++) {
             sum[r][0] = v_load(sums + r * VL);
-            sum[r][1] = both ? v_load(sums + (rows + r) * VL) : v_zero();
+            sum[r][1] = v_load(sums + (rows + r) * VL);
         }
         EJKI_UNROLL for (int k = 0; k < PAIRS; k++) {
-            const char *first = value[2 * k] + d * size, *second = value[2 * k + 1] + d * size;
-            const vf a = whole ? v_operand(dtype, first) : v_operand_first(dtype, first, dim - d);
-            const vf b = whole ? v_operand(dtype, second) : v_operand_first(dtype, second, dim - d);
-            const vf low = v_zip_first(a, b), high = v_zip_last(a, b);
+            const vf a = v_operand(dtype, value[2 * k] + d * size);
+            const vf b = v_operand(dtype, value[2 * k + 1] + d * size);
+            const vf low = v_zip_low(a, b), high = v_zip_high(a, b);
             EJKI_UNROLL for (int r = 0; r < rows; r++) {
                 sum[r][0] = v_dot(weight[r][k], low, sum[r][0]);
                 sum[r][1] = v_dot(weight[r][k], high, sum[r][1]);
@@ -161,13 +192,14 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
         }
         EJKI_UNROLL for (int r = 0; r < rows; r++) {
             v_store(sums + r * VL, sum[r][0]);
-            if (both) v_store(sums + (rows + r) * VL, sum[r][1]);
+            v_store(sums + (rows + r) * VL, sum[r][1]);
         }
         if (d * size % LINE == 0) {
             prefetch_beside(prefetch, VALUES_AT_ONCE, ahead);
             ahead += prefetch->step;
         }
     }
+    if (d < dim) add_rest(dtype, rows, value, weights, d, dim, sums);
 }
 
 /* PAGED_PACK values packed for tiles, padded with zeros to whole vectors. */

@@ -75,6 +75,11 @@ static void put_in_order(int dtype, bool back, float *row, paged_size dim) {
     }
 }
 
+/* Sums have the order of values. */
+static void put_sums_in_order(int dtype, bool back, float *row, paged_size dim) {
+    put_in_order(dtype, back, row, dim);
+}
+
 /* Whether weights of 0 leave sums as they are: what was seen is finite. */
 typedef struct paged_range {
     vf probe;

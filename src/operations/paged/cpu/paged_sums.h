@@ -49,13 +49,13 @@ static void move_sums(const paged_few *f, paged_size i, bool back, float *to) {
     const few_place at = place_of(f, i / f->j->rows, i % f->j->rows, has_tiles(f));
     const float unit = line_unit((ejk_dtype)p->value.dtype);
     float *sums = place_in(f->sums, at, width);
-    if (back && !has_tiles(f)) put_in_order(p->value.dtype, false, to, p->value_dim);
+    if (back && !has_tiles(f)) put_sums_in_order(p->value.dtype, false, to, p->value_dim);
     for (paged_size d = 0; d < width; d += VL)
         if (back)
             v_store(sums + d * at.step, v_mul(v_load(to + d), v_set1(1 / unit)));
         else
             v_store(to + d, v_mul(v_load(sums + d * at.step), v_set1(unit)));
-    if (!back && !has_tiles(f)) put_in_order(p->value.dtype, true, to, p->value_dim);
+    if (!back && !has_tiles(f)) put_sums_in_order(p->value.dtype, true, to, p->value_dim);
 }
 
 /* One row, key by key, what has a weight: values may be NaN that the row does not see. */
