@@ -513,6 +513,40 @@ static int set_up(void **state) {
     return context_set_up(state);
 }
 
+/* Pages head by head: whether keys and values are read one after the other changes no bits. What nobody sees is NaN. */
+static void order_of_reading_changes_no_bits(void **state) {
+    (void)state;
+    enum { LENGTH = 77, IN_PAGE = 5, PAGES_OF = 16, KV = 2, ASKED = 4 * KV, DIM = 128 };
+    static float cached[2][PAGES_OF * KV * IN_PAGE * DIM], asks[ASKED * DIM], found[2][ASKED * DIM];
+    int32_t length = LENGTH, page[PAGES_OF];
+    for (int i = 0; i < PAGES_OF; i++) page[i] = i * 7 % PAGES_OF;
+    for (int i = 0; i < ASKED * DIM; i++) asks[i] = (float)(i * 29 % 101 - 50) / 50;
+    for (int c = 0; c < 2; c++)
+        for (int i = 0; i < PAGES_OF * KV * IN_PAGE * DIM; i++)
+            cached[c][i] = (float)(i * 37 % 201 - 100) / 90;
+    for (int h = 0; h < KV; h++)
+        for (int t = LENGTH % IN_PAGE; t < IN_PAGE; t++)
+            for (int d = 0; d < DIM; d++)
+                cached[0][((page[PAGES_OF - 1] * KV + h) * IN_PAGE + t) * DIM + d] =
+                    cached[1][((page[PAGES_OF - 1] * KV + h) * IN_PAGE + t) * DIM + d] = NAN;
+    for (int window = 0; window <= 40; window += 40) {
+        for (int i = 0; i < 2; i++) {
+            ejk_page_attention_args a = {
+                .query = ejk_tensor_3d(asks, EJK_DTYPE_F32, 1, ASKED, DIM),
+                .key_cache = ejk_tensor_4d(cached[0], EJK_DTYPE_F32, PAGES_OF, KV, IN_PAGE, DIM),
+                .value_cache = ejk_tensor_4d(cached[1], EJK_DTYPE_F32, PAGES_OF, KV, IN_PAGE, DIM),
+                .context_lens = list(&length, 1),
+                .block_tables = ejk_tensor_2d(page, EJK_DTYPE_I32, 1, PAGES_OF),
+                .out = ejk_tensor_3d(found[i], EJK_DTYPE_F32, 1, ASKED, DIM)};
+            a.cfg.fwd_params.prefetch_hint = ejk_int(i ? 3 : 1);
+            if (window > 0) a.sliding_window = ejk_int(window);
+            EXPECT_OK(ejk_page_attention(context, &a));
+        }
+        assert_memory_equal(found[0], found[1], sizeof found[0]);
+        for (int i = 0; i < ASKED * DIM; i++) assert_true(isfinite(found[1][i]));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_window_far_from_the_first_key),
@@ -531,6 +565,7 @@ int main(void) {
         cmocka_unit_test(a_prefix_is_what_tables_say),
         cmocka_unit_test(prompts_are_longer_than_a_task),
         cmocka_unit_test(codes_of_float8_are_read_as_they_are),
+        cmocka_unit_test(order_of_reading_changes_no_bits),
     };
     return cmocka_run_group_tests(tests, set_up, context_tear_down);
 }

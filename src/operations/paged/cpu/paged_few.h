@@ -16,6 +16,7 @@ typedef struct paged_few {
     bool exact;                  /* weights times values key by key */
     int key_step, value_step;    /* rows of a head before those of the next head */
     bool together;               /* a step takes all heads of some keys */
+    bool key_order, value_order; /* products take one key, one value after the other */
     bool single, first_level;    /* prefetches are of lines of single rows; for the first level */
     int rows_ahead, heads_ahead; /* distance of prefetches, in the order of reading */
     paged_block *block, *next;

@@ -60,9 +60,11 @@ enum {
     FEW_ROWS = 16, /* of a KV head: more go through tiles */
     LONG_ROWS = 8, /* the same where keys are longer than LONG_DIM */
     LONG_DIM = 256,
-    ROWS_AT_ONCE = 64, /* of all heads of an item of few rows */
-    SPLIT_ROWS = 16,   /* sequences of more rows are not split */
-    MOST_SPLITS = 16,  /* bounds the memory of partial results */
+    ORDER_ROWS = 4,         /* of a KV head, where rows of the cache are read one after the other */
+    ORDER_COLUMNS = 8 * VL, /* of values, whose sums with two of these rows are in registers */
+    ROWS_AT_ONCE = 64,      /* of all heads of an item of few rows */
+    SPLIT_ROWS = 16,        /* sequences of more rows are not split */
+    MOST_SPLITS = 16,       /* bounds the memory of partial results */
     SCORE_STRIDE = TILE_KEYS + 16,
 };
 

@@ -49,14 +49,17 @@ static inline const char *prefetch_next(paged_prefetch *a, paged_size bytes, con
 /* What a product prefetches beside a line of each of its rows: as many lines, `step` bytes behind the last ones. */
 typedef struct paged_lines {
     uintptr_t row[16], step;
-    bool any, first_level;
+    bool any, side, first_level; /* `side`: lines lie side by side, from row[0] on */
 } paged_lines;
 
 /* Prefetches beside a line of `rows` rows, `at` bytes behind the first. Addresses may lie beyond any tensor. */
 static inline __attribute__((always_inline)) void prefetch_beside(const paged_lines *a,
                                                                   const int rows, uintptr_t at) {
     if (!a->any) return;
-    if (a->first_level)
+    if (a->side)
+        EJKI_UNROLL for (int k = 0; k < rows; k++)
+            __builtin_prefetch((const void *)(a->row[0] + at + (uintptr_t)(k * LINE)), 0, 2);
+    else if (a->first_level)
         EJKI_UNROLL for (int k = 0; k < rows; k++)
             __builtin_prefetch((const void *)(a->row[k] + at), 0, 3);
     else

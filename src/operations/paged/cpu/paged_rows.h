@@ -7,7 +7,7 @@
 #ifndef EJKI_PAGED_ROWS_H
 #define EJKI_PAGED_ROWS_H
 
-#include "operations/paged/cpu/paged_few.h"
+#include "operations/paged/cpu/paged_in_order.h"
 #ifdef PAGED_AMX
 #include "operations/paged/cpu/amx/paged_amx_rows.h"
 #endif
@@ -67,154 +67,6 @@ static inline __attribute__((always_inline)) void multiply_keys(const ejk_dtype 
 
 static inline __attribute__((always_inline)) vf in_units(ejk_dtype dtype, vf sum) {
     return line_unit(dtype) == 1 ? sum : v_mul(sum, v_set1(line_unit(dtype)));
-}
-
-/* What stays the same while products of a block are made, where the compiler would look again after every store. */
-typedef struct few_pass {
-    const paged_few *f;
-    bool values;
-    const char *const *row, *const *tail;
-    paged_size low, high, rows, dim, tail_dim, depth;
-    paged_size step, tail_step; /* bytes from head to head */
-    const float *query;
-    float *scores, *sums;
-    operand_seen seen;
-} few_pass;
-
-static inline few_pass pass_of(const paged_few *f, bool values) {
-    const paged_problem *p = f->j->p;
-    const paged_plan *t = &f->j->work->plan;
-    const paged_cache *c = values ? &p->value : &p->key;
-    return (few_pass){.f = f,
-                      .values = values,
-                      .row = values ? f->block->value : f->block->key,
-                      .tail = f->block->tail,
-                      .low = f->block->low,
-                      .high = f->block->high,
-                      .rows = f->j->rows,
-                      .dim = values ? p->value_dim : p->dim,
-                      .tail_dim = p->tail_dim,
-                      .depth = values ? t->width : t->depth,
-                      .step = c->head * paged_bytes(c->dtype),
-                      .tail_step = p->key_tail.head * paged_bytes(p->key_tail.dtype),
-                      .query = f->query,
-                      .scores = f->scores,
-                      .sums = f->sums,
-                      .seen = operand_seen_none()};
-}
-
-/* out[i] = from[i] + step. Four pointers stay in registers, more are in memory, where a loop is as good. */
-static inline __attribute__((always_inline)) void step_rows(const char *const *from, const int n,
-                                                            paged_size step, const char **out) {
-    if (n <= 4)
-        EJKI_UNROLL for (int i = 0; i < n; i++) out[i] = from[i] + step;
-    else
-        EJKI_UNROLL_NOT for (int i = 0; i < n; i++) out[i] = from[i] + step;
-}
-
-/* Addresses of `n` rows from t on, `step` bytes behind the item's first head; zeros have no heads. */
-static inline __attribute__((always_inline)) void rows_at(const few_pass *s, const char *const *row,
-                                                          paged_size t, const int n,
-                                                          paged_size step, const char **out) {
-    if (t >= s->low && t + n <= s->high)
-        step_rows(row + t, n, step, out);
-    else
-        head_rows(row, t, n, step, s->f->block, out);
-}
-
-/* What is prefetched beside a step of a head: rows that are read later, or what is left of them in the order of memory.
- * NULL: nothing. */
-typedef struct few_ahead {
-    bool any, single, first_level; /* whether at all; lines of single rows, for which cache */
-    const char *const *row;
-    paged_size from;       /* row[0] is beside row `from` */
-    paged_size head, step; /* bytes to the head, and from head to head */
-    paged_prefetch memory;
-} few_ahead;
-
-static inline few_ahead ahead_of(const paged_few *f, bool any) {
-    return (few_ahead){.any = any, .single = f->single, .first_level = f->first_level};
-}
-
-/* Begins with `count` rows from t on of head h. */
-static inline void begin_ahead(few_ahead *a, const few_pass *s, paged_size h, paged_size t,
-                               paged_size count) {
-    const paged_few *f = s->f;
-    const paged_problem *p = f->j->p;
-    paged_size at = t + f->rows_ahead, head = h + f->heads_ahead;
-    if (head >= f->j->heads) {
-        head -= f->j->heads;
-        at += VL;
-    }
-    const bool ends = at >= BLOCK, values = s->values != ends;
-    if (ends) at -= BLOCK;
-    const char *const *rows = values ? f->block->value : ends ? f->next->key : f->block->key;
-    if (!values && ends && f->next->high == 0) rows = NULL;
-    const paged_cache *c = values ? &p->value : &p->key;
-    if (!a->single) {
-        begin_rows(&a->memory, f, c, rows, values ? p->value_dim : p->dim, head, at, count);
-        return;
-    }
-    a->row = rows ? rows + at : NULL;
-    a->from = t;
-    a->step = c->head * paged_bytes(c->dtype);
-    a->head = (head - h) * a->step;
-}
-
-/* What is prefetched beside `n` rows from t on of head h, `bytes` bytes; `other` if nothing is left. */
-static inline __attribute__((always_inline)) void lines_beside(few_ahead *a, const int n,
-                                                               paged_size bytes, paged_size h,
-                                                               paged_size t, const char *other,
-                                                               paged_lines *out) {
-    out->any = !a->single || a->row;
-    out->first_level = a->first_level;
-    out->step = (uintptr_t)(a->single ? LINE : n * LINE);
-    if (!a->single) {
-        const uintptr_t next = (uintptr_t)prefetch_next(&a->memory, bytes, other);
-        EJKI_UNROLL for (int k = 0; k < n; k++) out->row[k] = next + (uintptr_t)(k * LINE);
-    } else if (a->row) {
-        const uintptr_t behind = (uintptr_t)(a->head + h * a->step);
-        EJKI_UNROLL for (int k = 0; k < n; k++) out->row[k] =
-            (uintptr_t)a->row[t - a->from + k] + behind;
-    }
-}
-
-/* Rows of a pass, head after head, and what is prefetched beside them. */
-typedef struct few_heads {
-    const char *row[VL], *tail[VL];
-    paged_lines prefetch;
-} few_heads;
-
-/* Of `n` rows; all of it are 400 bytes, which took 3 % of a call. */
-static inline __attribute__((always_inline)) void no_heads(few_heads *s, const int n) {
-    EJKI_UNROLL for (int k = 0; k < n; k++) {
-        s->row[k] = s->tail[k] = NULL;
-        s->prefetch.row[k] = 0;
-    }
-    s->prefetch.step = 0;
-    s->prefetch.any = s->prefetch.first_level = false;
-}
-
-/* The `n` rows from t on of head h, of which the first head of a step is `first`: those of the next are a step away.
- * What is prefetched begins with `count` rows, or goes on if that is 0. */
-static inline __attribute__((always_inline)) void
-find_heads(const few_pass *p, few_ahead *ahead, const int n, paged_size bytes, paged_size first,
-           paged_size h, paged_size t, bool prefetches, paged_size count, few_heads *s) {
-    const bool whole = t >= p->low && t + n <= p->high;
-    const bool has_tail = !p->values && p->tail_dim > 0;
-    if (h > first && whole) {
-        step_rows(s->row, n, p->step, s->row);
-        if (has_tail) step_rows(s->tail, n, p->tail_step, s->tail);
-    } else {
-        rows_at(p, p->row, t, n, h * p->step, s->row);
-        if (has_tail) rows_at(p, p->tail, t, n, h * p->tail_step, s->tail);
-    }
-    if (!prefetches || !ahead->any) return;
-    if (count > 0) begin_ahead(ahead, p, h, t, count);
-    if (h == first || !ahead->single)
-        lines_beside(ahead, n, bytes, h, t, s->row[0], &s->prefetch);
-    else if (s->prefetch.any)
-        EJKI_UNROLL for (int k = 0; k < n; k++) s->prefetch.row[k] += (uintptr_t)ahead->step;
 }
 
 /* Products of `rows` rows of each of some heads, from row i of head `first` on, with `count` keys from t on. */
@@ -314,7 +166,10 @@ static inline __attribute__((always_inline)) void block_scores(const ejk_dtype d
     few_ahead ahead = ahead_of(f, true);
     for (paged_size t = s.low / LANES * LANES; t < end; t += step)
         for (paged_size h = 0; h < all; h += heads)
-            FOR_ROWS(score_keys, dtype, &s, &ahead, h, heads, t, step);
+            if (dtype == EJK_DTYPE_F32 && f->key_order)
+                score_in_order(&s, &ahead, h, t);
+            else
+                FOR_ROWS(score_keys, dtype, &s, &ahead, h, heads, t, step);
     if (operand_seen_nan(s.seen)) spoil_scores(&s);
 }
 
@@ -327,7 +182,10 @@ static inline __attribute__((always_inline)) void block_values(const ejk_dtype d
     few_ahead ahead = ahead_of(f, prefetches);
     for (paged_size t = s.low / step * step; t < s.high; t += step)
         for (paged_size h = first; h < first + count; h += heads)
-            FOR_ROWS(add_values, dtype, &s, &ahead, h, heads, t, step);
+            if (dtype == EJK_DTYPE_F32 && f->value_order)
+                add_in_order(&s, &ahead, h, t, prefetches);
+            else
+                FOR_ROWS(add_values, dtype, &s, &ahead, h, heads, t, step);
     if (operand_seen_nan(s.seen)) spoil_sums(f, first, count);
 }
 
@@ -462,6 +320,13 @@ static bool lost_products(paged_few *f, paged_size h) {
     return false;
 }
 
+/* Whether rows of a head lie side by side and can be read one after the other. */
+static bool has_order(const paged_job *j, const paged_cache *c, paged_size dim,
+                      paged_size columns) {
+    return j->work->plan.prefetch_hint == PREFETCH_IN_STEP && c->dtype == (int)EJK_DTYPE_F32 &&
+           j->rows == ORDER_ROWS && c->token == dim && dim % columns == 0;
+}
+
 /*
  * How the cache is read: where heads of a key lie together, as many keys as a product takes, of all heads; else VL keys
  * of a head.
@@ -473,9 +338,12 @@ static void order_few(paged_few *f) {
     const paged_size row = together ? j->heads * p->key.head : VL * p->dim;
     const paged_size bytes = paged_most(row * paged_bytes(p->key.dtype), 1);
     const paged_size ahead = paged_most(j->work->plan.prefetch_bytes / bytes, 1);
-    f->single = j->work->plan.prefetch_hint != PREFETCH_IN_ORDER;
-    f->first_level = j->work->plan.prefetch_hint == PREFETCH_ROWS;
+    const paged_size hint = j->work->plan.prefetch_hint;
+    f->single = hint == PREFETCH_ROWS || hint == PREFETCH_ROWS_SECOND;
+    f->first_level = hint == PREFETCH_ROWS;
     f->together = together;
+    f->key_order = !together && p->tail_dim == 0 && has_order(j, &p->key, p->dim, VL);
+    f->value_order = !together && has_order(j, &p->value, p->value_dim, ORDER_COLUMNS);
     f->key_step = !together ? VL : VL / (j->rows % 4 == 0 ? 4 : j->rows % 2 == 0 ? 2 : 1);
     f->value_step = together ? VALUES_AT_ONCE : VL;
     if (together) {

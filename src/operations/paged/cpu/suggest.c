@@ -35,9 +35,17 @@ typedef struct paged_streaming {
     int64_t hint, bytes;
 } paged_streaming;
 
-static paged_streaming streaming_of(const paged_problem *p, bool zen5, bool intel) {
+static paged_streaming streaming_of(const paged_problem *p, const ejk_cpu_info *cpu) {
     const bool together = p->kv_heads == 1 || p->key.head < p->key.token;
+    const bool amd = strcmp(cpu->vendor, "amd") == 0, intel = strcmp(cpu->vendor, "intel") == 0;
+    const bool zen5 = amd && cpu->family >= 26;
+    const bool zen4 = amd && !zen5 && cpu->tiers[EJK_ISA_AVX512];
     if (zen5) return (paged_streaming){PREFETCH_ROWS, 16 << 10};
+    if (zen4 && p->tail_dim == 0) {
+        if (p->key.dtype != (int)EJK_DTYPE_F32)
+            return (paged_streaming){PREFETCH_IN_ORDER, 32 << 10};
+        if (!together) return (paged_streaming){PREFETCH_IN_STEP, 16 << 10};
+    }
     if (!intel || p->tail_dim > 0) return (paged_streaming){PREFETCH_IN_ORDER, 1 << 20};
     if (together) return (paged_streaming){PREFETCH_ROWS_SECOND, 16 << 10};
     return (paged_streaming){PREFETCH_IN_ORDER, 32 << 10};
@@ -45,9 +53,7 @@ static paged_streaming streaming_of(const paged_problem *p, bool zen5, bool inte
 
 void ejki_paged_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     const ejk_cpu_info *cpu = ejk_cpu();
-    const bool zen5 = strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26;
-    const bool intel = strcmp(cpu->vendor, "intel") == 0;
-    const paged_streaming s = streaming_of(problem, zen5, intel);
+    const paged_streaming s = streaming_of(problem, cpu);
     values[HINT] = ejk_int(s.hint);
     values[DISTANCE] = ejk_int(s.bytes);
     if (cpu->l2_bytes >= LARGE_CACHE) suggest_rows(problem, threads, MOST_ROWS, values);

@@ -7,7 +7,12 @@
 
 #include <stdint.h>
 
-enum { PREFETCH_ROWS, PREFETCH_IN_ORDER, PREFETCH_ROWS_SECOND }; /* prefetch_hint */
+enum {
+    PREFETCH_ROWS,
+    PREFETCH_IN_ORDER,
+    PREFETCH_ROWS_SECOND,
+    PREFETCH_IN_STEP
+}; /* prefetch_hint */
 
 /* `problem` is the family's, of problem.cuh. */
 void ejki_paged_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
