@@ -9,10 +9,10 @@
  * written once, d_hidden is added up in float32. Elements of blocks are without d_loss and the mean, which would take
  * them below what f16 holds: products count times these.
  */
+#include "operations/loss/fused_cross_entropy/blocks.h"
 #include "operations/loss/fused_cross_entropy/fold.h"
 
 #include "kernels/declare.h"
-#include "operations/matmul/shared/product_call.h"
 
 EJKI_DECLARE_OTHER(product, EJKI_LINE_OF(matmul))
 
@@ -30,33 +30,23 @@ typedef struct places {
     int64_t tokens, hidden, logits, slopes, d_hidden, d_weight, d_bias, product, end;
 } places;
 
-static int64_t put(int64_t *end, int64_t bytes) {
-    const int64_t at = *end;
-    *end += ejki_round_up(bytes, 64);
-    return at;
-}
-
-/* Block rows of logits lie this far apart. */
-static mm_size stride_of(const loss_problem *p) {
-    return ejki_round_up(p->block_classes, 16);
-}
-
 static bool adds_up(const loss_problem *p) {
     return loss_rows(p) > p->block_tokens;
 }
 
 static places places_of(const loss_problem *p) {
-    const mm_size rows = loss_rows(p), block = p->block_tokens * stride_of(p);
+    const mm_size rows = loss_rows(p), block = p->block_tokens * loss_stride(p);
     const int64_t size = element_size((ejk_dtype)p->dtype);
     places at = {.end = 0};
-    at.tokens = put(&at.end, rows * (int64_t)sizeof(token));
+    at.tokens = loss_reserve(&at.end, rows * (int64_t)sizeof(token));
     if (p->width < 0) return at;
-    at.hidden = put(&at.end, rows * p->width * size);
-    at.logits = at.slopes = put(&at.end, block * 4);
-    if (p->gradient && size < 4) at.slopes = put(&at.end, block * size);
-    if (p->d_hidden.dtype) at.d_hidden = put(&at.end, rows * p->width * 4);
-    if (p->d_weight.present && adds_up(p)) at.d_weight = put(&at.end, p->width * stride_of(p) * 4);
-    if (p->d_bias.present && adds_up(p)) at.d_bias = put(&at.end, stride_of(p) * 4);
+    at.hidden = loss_reserve(&at.end, rows * p->width * size);
+    at.logits = at.slopes = loss_reserve(&at.end, block * 4);
+    if (p->gradient && size < 4) at.slopes = loss_reserve(&at.end, block * size);
+    if (p->d_hidden.dtype) at.d_hidden = loss_reserve(&at.end, rows * p->width * 4);
+    if (p->d_weight.present && adds_up(p))
+        at.d_weight = loss_reserve(&at.end, p->width * loss_stride(p) * 4);
+    if (p->d_bias.present && adds_up(p)) at.d_bias = loss_reserve(&at.end, loss_stride(p) * 4);
     at.product = at.end;
     return at;
 }
@@ -73,9 +63,8 @@ typedef struct state {
     double each;               /* d_loss and the division of a mean */
 } state;
 
-/* By numbers, as there is no memory yet where a launch is prepared. */
 static void *place(const state *s, int64_t at) {
-    return (void *)((uintptr_t)s->run->workspace + (uintptr_t)at);
+    return loss_place(s->run->workspace, at);
 }
 
 /* ---- Tokens ----------------------------------------------------------------------------------------- */
@@ -157,64 +146,44 @@ static void clear_rows(const state *s, const loss_view *v, mm_size width) {
 
 enum { LOGITS, D_HIDDEN, D_WEIGHT, D_BIAS, PRODUCTS };
 
-static mm_view float_rows(float *data, mm_size stride) {
-    return (mm_view){
-        .data = data, .row = stride, .column = 1, .dtype = EJK_DTYPE_F32, .present = 1};
-}
-static mm_view own_rows(const loss_problem *p, void *data, mm_size stride) {
-    return (mm_view){.data = data, .row = stride, .column = 1, .dtype = p->dtype, .present = 1};
-}
-static mm_view turned(mm_view v) {
-    v.column = v.row;
-    v.row = 1;
-    v.flipped = 1;
-    return v;
-}
-static mm_view from_column(mm_view v, mm_size column) {
-    v.data = element_at((ejk_dtype)v.dtype, v.data, column);
-    return v;
+/* Where sums over tokens go: to a result, or until the last tokens to float32, which are added. */
+static void to_result(const state *s, mm_view result, int64_t sums, mm_product *m) {
+    const mm_view floats = loss_rows_at(place(s, sums), loss_stride(s->p), EJK_DTYPE_F32);
+    const bool is_last = s->end == s->count;
+    m->out = is_last ? loss_from_column(result, s->class) : floats;
+    if (s->first > 0) m->add = floats;
 }
 
-/* Where sums over tokens go: to a result, or until the last tokens to float32, which are added. */
-static void to_result(const state *s, mm_view result, mm_view sums, mm_product *m) {
-    const bool is_last = s->end == s->count;
-    m->out = is_last ? from_column(result, s->class) : sums;
-    if (s->first > 0) m->add = sums;
+static loss_block block_of(const state *s) {
+    const loss_problem *p = s->p;
+    const mm_size before = s->first * p->width;
+    return (loss_block){
+        .tokens = s->end - s->first,
+        .first = s->class,
+        .classes = s->classes,
+        .hidden = place(s, s->at.hidden + before * element_size((ejk_dtype)p->dtype)),
+        .logits = place(s, s->at.logits),
+        .slopes = place(s, s->at.slopes),
+        .d_hidden = place(s, s->at.d_hidden + before * 4),
+    };
 }
 
 static mm_product product_of(const state *s, int which) {
     const loss_problem *p = s->p;
-    const mm_size rows = s->end - s->first, stride = stride_of(p);
-    const ejk_dtype dtype = (ejk_dtype)p->dtype;
-    const mm_view hidden =
-        own_rows(p, element_at(dtype, place(s, s->at.hidden), s->first * p->width), p->width);
-    const mm_view slopes = own_rows(p, place(s, s->at.slopes), stride);
-    const mm_view weight = from_column(p->weight, s->class);
-    mm_product m = {0};
-    if (which == LOGITS) {
-        m = ejki_mm_product(rows, p->width, s->classes);
-        m.a = hidden;
-        m.b = weight;
-        m.out = float_rows(place(s, s->at.logits), stride);
-        if (p->bias.present) m.bias = from_column(p->bias, s->class);
-        return m;
-    }
+    const loss_block b = block_of(s);
+    mm_product m;
+    if (which == LOGITS) return loss_logits(p, &b);
     if (which == D_HIDDEN) {
-        m = ejki_mm_product(rows, s->classes, p->width);
-        m.a = slopes;
-        m.b = turned(weight);
-        m.out = float_rows(place(s, s->at.d_hidden + s->first * p->width * 4), p->width);
+        m = loss_d_hidden(p, &b);
         if (s->class > 0) m.add = m.out;
     } else if (which == D_WEIGHT) {
-        m = ejki_mm_product(p->width, rows, s->classes);
-        m.a = turned(hidden);
-        m.b = slopes;
-        to_result(s, p->d_weight, float_rows(place(s, s->at.d_weight), stride), &m);
+        m = loss_d_weight(p, &b);
+        to_result(s, p->d_weight, s->at.d_weight, &m);
     } else {
-        m = ejki_mm_product(1, rows, s->classes);
+        m = ejki_mm_product(1, b.tokens, b.classes);
         m.a = (mm_view){.dtype = p->dtype, .present = 1, .ones = 1};
-        m.b = slopes;
-        to_result(s, p->d_bias, float_rows(place(s, s->at.d_bias), stride), &m);
+        m.b = loss_slopes(p, &b);
+        to_result(s, p->d_bias, s->at.d_bias, &m);
     }
     m.alpha = s->each;
     return m;
@@ -245,7 +214,7 @@ static void pack_hidden(void *argument, int64_t index) {
 }
 
 static float *block_row(const state *s, mm_size n) {
-    return (float *)place(s, s->at.logits) + (n - s->first) * stride_of(s->p);
+    return (float *)place(s, s->at.logits) + (n - s->first) * loss_stride(s->p);
 }
 
 static void fold_block(void *argument, int64_t index) {
@@ -266,7 +235,7 @@ static void derive_block(void *argument, int64_t index) {
         const fold_piece own = piece_of(s, t, block_row(s, n), s->class, s->classes);
         const fold_slope at = slope_of(s, t, t->weight);
         derive_of(EJK_DTYPE_F32, dtype, &s->call, &own, &at,
-                  element_at(dtype, place(s, s->at.slopes), (n - s->first) * stride_of(s->p)));
+                  element_at(dtype, place(s, s->at.slopes), (n - s->first) * loss_stride(s->p)));
     }
 }
 

@@ -5,9 +5,9 @@
  * too, as 0, and the whole can be captured.
  */
 #include "kernels/declare.h"
+#include "operations/loss/fused_cross_entropy/blocks.h"
 #include "operations/loss/fused_cross_entropy/cuda/arguments.cuh"
 #include "operations/matmul/cuda/fast.h"
-#include "operations/matmul/shared/product_call.h"
 
 static const char text[] = "operations/loss/fused_cross_entropy/cuda/cross_entropy.cu";
 
@@ -39,90 +39,49 @@ static int64_t classes_of(const loss_problem *p, int64_t column) {
     return ejki_min(p->block_classes, p->vocab - column * p->block_classes);
 }
 
-static int64_t stride_of(const loss_problem *p) {
-    return ejki_round_up(p->block_classes, 16);
-}
-
 typedef struct places {
     int64_t states, shares, each, hidden, logits, slopes, d_hidden, d_weight, d_bias, end;
 } places;
-
-static int64_t put(int64_t *end, int64_t bytes) {
-    const int64_t at = *end;
-    *end = ejki_round_up(at + bytes, 256);
-    return at;
-}
 
 static places places_of(const loss_problem *p) {
     const blocks b = blocks_of(p);
     const int64_t rows = b.rows * b.tokens, size = (int64_t)ejk_dtype_size((ejk_dtype)p->dtype);
     places at = {.end = 0};
-    at.states = put(&at.end, loss_rows(p) * (int64_t)sizeof(loss_state));
-    at.shares = put(&at.end, loss_rows(p) * (int64_t)sizeof(loss_share));
-    at.each = put(&at.end, (int64_t)sizeof(float));
+    at.states = loss_reserve(&at.end, loss_rows(p) * (int64_t)sizeof(loss_state));
+    at.shares = loss_reserve(&at.end, loss_rows(p) * (int64_t)sizeof(loss_share));
+    at.each = loss_reserve(&at.end, (int64_t)sizeof(float));
     if (p->width < 0) return at;
-    at.hidden = put(&at.end, rows * p->width * size);
-    at.logits = put(&at.end, b.tokens * stride_of(p) * 4);
+    at.hidden = loss_reserve(&at.end, rows * p->width * size);
+    at.logits = loss_reserve(&at.end, b.tokens * loss_stride(p) * 4);
     if (!p->gradient) return at;
-    at.slopes = put(&at.end, b.tokens * stride_of(p) * size);
-    if (p->d_hidden.dtype) at.d_hidden = put(&at.end, rows * p->width * 4);
-    if (p->d_weight.present) at.d_weight = put(&at.end, p->width * stride_of(p) * 4);
-    if (p->d_bias.present) at.d_bias = put(&at.end, stride_of(p) * 4);
+    at.slopes = loss_reserve(&at.end, b.tokens * loss_stride(p) * size);
+    if (p->d_hidden.dtype) at.d_hidden = loss_reserve(&at.end, rows * p->width * 4);
+    if (p->d_weight.present) at.d_weight = loss_reserve(&at.end, p->width * loss_stride(p) * 4);
+    if (p->d_bias.present) at.d_bias = loss_reserve(&at.end, loss_stride(p) * 4);
     return at;
 }
 
-/* By numbers, as there is no memory yet where a launch is prepared. */
-static void *at_place(const void *memory, int64_t place) {
-    return (void *)((uintptr_t)memory + (uintptr_t)place);
-}
-
 /* ---- Products --------------------------------------------------------------------------------------- */
-
-static mm_view rows_at(void *data, int64_t stride, int dtype) {
-    return (mm_view){.data = data, .row = stride, .column = 1, .dtype = dtype, .present = 1};
-}
-static mm_view turned(mm_view v) {
-    v.column = v.row;
-    v.row = 1;
-    v.flipped = 1;
-    return v;
-}
-static mm_view from_column(mm_view v, int64_t column) {
-    v.data = at_place(v.data, column * (int64_t)ejk_dtype_size((ejk_dtype)v.dtype));
-    return v;
-}
 
 /* Of a block of tokens and one of classes. */
 static mm_product product_of(const loss_problem *p, void *memory, int which, int64_t row,
                              int64_t column) {
     const places at = places_of(p);
     const blocks b = blocks_of(p);
-    const int64_t classes = classes_of(p, column), stride = stride_of(p);
-    const int64_t first = row * b.tokens * p->width;
     const int64_t size = (int64_t)ejk_dtype_size((ejk_dtype)p->dtype);
-    const mm_view hidden = rows_at(at_place(memory, at.hidden + first * size), p->width, p->dtype);
-    const mm_view slopes = rows_at(at_place(memory, at.slopes), stride, p->dtype);
-    const mm_view weight = from_column(p->weight, column * p->block_classes);
-    mm_product m;
-    if (which == LOGITS) {
-        m = ejki_mm_product(b.tokens, p->width, classes);
-        m.a = hidden;
-        m.b = weight;
-        m.out = rows_at(at_place(memory, at.logits), stride, EJK_DTYPE_F32);
-        if (p->bias.present) m.bias = from_column(p->bias, column * p->block_classes);
-    } else if (which == D_HIDDEN) {
-        m = ejki_mm_product(b.tokens, classes, p->width);
-        m.a = slopes;
-        m.b = turned(weight);
-        m.out = rows_at(at_place(memory, at.d_hidden + first * 4), p->width, EJK_DTYPE_F32);
-        m.add = m.out;
-    } else {
-        m = ejki_mm_product(p->width, b.tokens, classes);
-        m.a = turned(hidden);
-        m.b = slopes;
-        m.out = rows_at(at_place(memory, at.d_weight), stride, EJK_DTYPE_F32);
-        m.add = m.out;
-    }
+    const int64_t before = row * b.tokens * p->width;
+    const loss_block own = {.tokens = b.tokens,
+                            .first = column * p->block_classes,
+                            .classes = classes_of(p, column),
+                            .hidden = loss_place(memory, at.hidden + before * size),
+                            .logits = loss_place(memory, at.logits),
+                            .slopes = loss_place(memory, at.slopes),
+                            .d_hidden = loss_place(memory, at.d_hidden + before * 4)};
+    if (which == LOGITS) return loss_logits(p, &own);
+    mm_product m = which == D_HIDDEN ? loss_d_hidden(p, &own) : loss_d_weight(p, &own);
+    if (which == D_WEIGHT)
+        m.out = loss_rows_at(loss_place(memory, at.d_weight), loss_stride(p), EJK_DTYPE_F32);
+    m.add = m.out;
     return m;
 }
 
@@ -275,14 +234,14 @@ static loss_arguments arguments_of(const loss_problem *p, void *memory) {
                             .begins = 1,
                             .ends = 1,
                             .folds = 1,
-                            .states = at_place(memory, at.states),
-                            .shares = at_place(memory, at.shares),
-                            .each = at_place(memory, at.each),
-                            .hidden = at_place(memory, at.hidden),
-                            .d_hidden = at_place(memory, at.d_hidden),
-                            .d_weight = at_place(memory, at.d_weight),
-                            .d_bias = at_place(memory, at.d_bias),
-                            .stride = stride_of(p)};
+                            .states = loss_place(memory, at.states),
+                            .shares = loss_place(memory, at.shares),
+                            .each = loss_place(memory, at.each),
+                            .hidden = loss_place(memory, at.hidden),
+                            .d_hidden = loss_place(memory, at.d_hidden),
+                            .d_weight = loss_place(memory, at.d_weight),
+                            .d_bias = loss_place(memory, at.d_bias),
+                            .stride = loss_stride(p)};
 }
 
 static bool is_wide(const loss_problem *p) {
@@ -361,8 +320,8 @@ static ejk_status run_products(const ejk_run *run, ejki_mm_choice *choose, loss_
     const loss_problem *p = run->problem;
     const blocks b = blocks_of(p);
     const places at = places_of(p);
-    a->x = (loss_view){.data = at_place(run->workspace, at.logits)};
-    a->to = (loss_view){.data = at_place(run->workspace, at.slopes)};
+    a->x = (loss_view){.data = loss_place(run->workspace, at.logits)};
+    a->to = (loss_view){.data = loss_place(run->workspace, at.slopes)};
     a->folds = 0;
     EJKI_TRY(serve(run, LOSS_PACK, b.rows * b.tokens, a));
     if (!p->gradient) {
