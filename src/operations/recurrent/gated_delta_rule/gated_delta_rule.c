@@ -2,7 +2,7 @@
 /* The gated delta rule. */
 #include <ejkernel/gated_delta_rule.h>
 
-#include "operations/recurrent/shared/recurrent.h"
+#include "operations/recurrent/shared/delta.h"
 
 #define EJK_RECORD_SELF ejk_gated_delta_rule_args
 EJK_RECORD_DEFINE_WITH(ejk_gated_delta_rule_args_record, ejk_gated_delta_rule_args,
@@ -14,24 +14,11 @@ EJK_RECORD_DEFINE_WITH(ejk_gated_delta_rule_vjp_args_record, ejk_gated_delta_rul
                        EJK_GATED_DELTA_RULE_VJP_ARGS, REC_SYMBOLS REC_GATES, NULL);
 #undef EJK_RECORD_SELF
 
-/* Tensors of `a`, each told by WITH: given, or wanted as a gradient. */
-#define TENSORS(WITH, a)                                                                           \
-    WITH(a, REC_QUERY, query), WITH(a, REC_KEY, key), WITH(a, REC_VALUE, value),                   \
-        WITH(a, REC_BETA, beta), WITH(a, REC_G, decay), WITH(a, REC_A_LOG, A_log),                 \
-        WITH(a, REC_DT_BIAS, dt_bias)
-
 static rec_call forward_of(const ejk_gated_delta_rule_args *a) {
-    return (rec_call){REC_FORWARD(a), TENSORS(REC_GIVEN, a), .update = REC_DELTA,
-                      .normalise = a->use_qk_l2norm != EJK_FALSE,
-                      .beta_logits = a->use_beta_sigmoid};
+    return REC_DELTA_FORWARD(a);
 }
 static rec_call gradient_of(const ejk_gated_delta_rule_vjp_args *a) {
-    return (rec_call){REC_BACKWARD(a),
-                      TENSORS(REC_GIVEN, a),
-                      TENSORS(REC_WANTED, a),
-                      .update = REC_DELTA,
-                      .normalise = a->use_qk_l2norm != EJK_FALSE,
-                      .beta_logits = a->use_beta_sigmoid};
+    return REC_DELTA_BACKWARD(a);
 }
 
 REC_HOOKS(forward, ejk_gated_delta_rule_args)

@@ -3,23 +3,15 @@
 #include <ejkernel/ragged_gated_delta_rule.h>
 
 #include "base/base.h"
-#include "operations/recurrent/shared/recurrent.h"
+#include "operations/recurrent/shared/delta.h"
 
 #define EJK_RECORD_SELF ejk_ragged_gated_delta_rule_args
 EJK_RECORD_DEFINE_WITH(ejk_ragged_gated_delta_rule_args_record, ejk_ragged_gated_delta_rule_args,
                        EJK_RAGGED_GATED_DELTA_RULE_ARGS, REC_SYMBOLS REC_GATES REC_POOL, NULL);
 #undef EJK_RECORD_SELF
 
-/* Tensors of `a`, each told by WITH: given, or wanted as a gradient. */
-#define TENSORS(WITH, a)                                                                           \
-    WITH(a, REC_QUERY, query), WITH(a, REC_KEY, key), WITH(a, REC_VALUE, value),                   \
-        WITH(a, REC_BETA, beta), WITH(a, REC_G, decay), WITH(a, REC_A_LOG, A_log),                 \
-        WITH(a, REC_DT_BIAS, dt_bias)
-
 static rec_call forward_of(const ejk_ragged_gated_delta_rule_args *a) {
-    return (rec_call){REC_FORWARD(a), TENSORS(REC_GIVEN, a), .update = REC_DELTA,
-                      .normalise = a->use_qk_l2norm != EJK_FALSE,
-                      .beta_logits = a->use_beta_sigmoid};
+    return REC_DELTA_FORWARD(a);
 }
 
 REC_HOOKS(forward, ejk_ragged_gated_delta_rule_args)
