@@ -55,4 +55,22 @@ INLINE float scale_of(const ssd_problem *p, float squares) {
     return 1.0f / sqrtf(squares / (float)p->group + (float)p->eps);
 }
 
+/* one_row(), by gate_row() of the direction, or its read_row(), norm_groups() and write_row(); others are cleared. */
+#define SSD_ONE_ROW(cleared)                                                                       \
+    static void one_row(const ssd_problem *p, const row *r, int64_t n) {                           \
+        if (!ssd_counts(p, n)) {                                                                   \
+            clear_row(p, &p->cleared, n);                                                          \
+        } else if (!p->has_norm) {                                                                 \
+            gate_row(p, n);                                                                        \
+        } else if (p->norm_first) {                                                                \
+            read_row(p, true, r, n);                                                               \
+            norm_groups(p, r);                                                                     \
+            write_row(p, true, r, n);                                                              \
+        } else {                                                                                   \
+            read_row(p, false, r, n);                                                              \
+            norm_groups(p, r);                                                                     \
+            write_row(p, false, r, n);                                                             \
+        }                                                                                          \
+    }
+
 #endif

@@ -80,21 +80,7 @@ INLINE void write_row(const ssd_problem *p, const bool first, const row *r, int6
     }
 }
 
-static void one_row(const ssd_problem *p, const row *r, int64_t n) {
-    if (!ssd_counts(p, n)) {
-        clear_row(p, &p->result, n);
-    } else if (!p->has_norm) {
-        gate_row(p, n);
-    } else if (p->norm_first) {
-        read_row(p, true, r, n);
-        norm_groups(p, r);
-        write_row(p, true, r, n);
-    } else {
-        read_row(p, false, r, n);
-        norm_groups(p, r);
-        write_row(p, false, r, n);
-    }
-}
+SSD_ONE_ROW(result)
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
