@@ -47,7 +47,7 @@ static inline mm_view loss_from_column(mm_view v, mm_size column) {
 
 /* ---- Products --------------------------------------------------------------------------------------- */
 
-/* Tokens, and classes from `first` on. Hidden and slopes, gradients of logits, are of the call's type, others floats. */
+/* Tokens, and classes from `first` on. Hidden and slopes, which are gradients of logits, are of the call's type. */
 typedef struct loss_block {
     mm_size tokens, first, classes;
     void *hidden, *logits, *slopes, *d_hidden;
