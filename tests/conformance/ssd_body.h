@@ -23,6 +23,7 @@ struct work {
         *d_size; /* [rows][H·P]: what is read and its cotangent, with the sizes of their terms */
     real *state; /* [T+1][P][K]: of a head of a sequence */
     real *before, *before_size; /* [P][K]: cotangent of a state, and the sizes of its terms */
+    real mean;                  /* root of the mean square of y */
     struct sums d[SSD_GIVEN];
 };
 
@@ -83,12 +84,41 @@ static real scale_of(const struct work *w, int64_t begin) {
     return 1 / FN(sqrt)(sum / (real)size + (real)w->p->eps);
 }
 
-/* Of an element where the norm multiplies by `scale`. */
-static void put_out(const struct work *w, struct sums out, int64_t at, real scale) {
+/* What y is multiplied by before the norm, in size, and what comes of the norm, but for the norm's scale. */
+static real before_norm(const struct work *w, int64_t at) {
     real slope;
-    const real factor =
-        gate(w->p, at, &slope) * scale * value(w->p->x[SSD_WEIGHT], at % width_of(w->p), 1);
-    add(out, at, w->y[at] * factor, w->size[at] * factor);
+    return w->p->norm_first ? 1 : FN(fabs)(gate(w->p, at, &slope));
+}
+static real behind_norm(const struct work *w, int64_t at) {
+    real slope;
+    const real weight = value(w->p->x[SSD_WEIGHT], at % width_of(w->p), 1);
+    return w->p->norm_first ? gate(w->p, at, &slope) * weight : weight;
+}
+
+/*
+ * Elements that are normed together, or one. The size of what is normed is what it would be off by if y were off by its
+ * `mean`: a norm of few numbers leaves little of large ones, and is steep near 0.
+ */
+static void put_group(const struct work *w, struct sums out, int64_t begin, int64_t count) {
+    const real scale = w->p->norm ? scale_of(w, begin) : 1;
+    real all = 0;
+    for (int64_t at = begin; at < begin + count; at++)
+        all += FN(fabs)(normed(w, at)) * scale * before_norm(w, at) * w->mean;
+    for (int64_t at = begin; at < begin + count; at++) {
+        const real behind = behind_norm(w, at) * scale, own = before_norm(w, at) * w->mean;
+        const real unit = FN(fabs)(normed(w, at)) * scale, share = unit / (real)count;
+        const real others = FN(fmax)(all - unit * own, 0);
+        const real size = w->p->norm ? (1 - unit * share) * own + share * others
+                                     : before_norm(w, at) * w->size[at];
+        add(out, at, normed(w, at) * behind, behind * size);
+    }
+}
+
+/* Of all that is read. */
+static real mean_of(const struct work *w, int64_t count) {
+    real sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += w->y[i] * w->y[i];
+    return FN(sqrt)(sum / (real)(count > 0 ? count : 1));
 }
 
 static void back_out(struct work *w, int64_t begin) {
@@ -131,8 +161,7 @@ static void row(struct work *w, int64_t n, struct sums out) {
             w->dy[at] = dy * a;
             w->d_size[at] = FN(fabs)(dy * a);
         } else {
-            const real scale = p->norm ? scale_of(w, at) : 1;
-            for (int64_t i = at; i < at + step; i++) put_out(w, out, i, scale);
+            put_group(w, out, at, step);
         }
     }
 }
@@ -293,6 +322,7 @@ void NAME(struct call *c, const struct ssd *p, int order) {
         for (int64_t k = 0; state && o.slot >= 0 && k < count; k++)
             state[(o.slot * p->heads + o.h) * count + k] = (double)w.state[o.steps * count + k];
     }
+    w.mean = mean_of(&w, rows * width);
     for (int64_t n = 0; n < rows; n++)
         if (lines_have(&p->lines, n % p->lines.tokens)) row(&w, n, out);
     for (int64_t i = 0; c->gradient && i < p->lines.count * p->heads; i++) {

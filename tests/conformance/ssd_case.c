@@ -64,7 +64,12 @@ static void choose_norm(struct call *c, struct ssd *p) {
     if (width > least && random_chance(r, 0.5)) do
             p->norm_group = random_int(r, least, width);
         while (width % p->norm_group != 0);
-    /* The norm of one number is steep where it is near 0: errors of sums must not become ten times as large. */
+    /*
+     * The norm of few numbers is steep where they are near 0: errors of sums must not become ten times as large. In 16
+     * bits what such a sum is off by is a matter of its terms, not of what it comes to.
+     */
+    c->scarce =
+        p->norm && p->norm_group < 8 && c->dtype != EJK_DTYPE_F32 && c->dtype != EJK_DTYPE_F64;
     if (p->norm_group == 1)
         p->eps = 1;
     else if (p->norm_group < 8)
@@ -134,7 +139,7 @@ static struct ssd *make(struct call *c, bool gradient) {
     fill_states(c, p);
     t[SSD_Y] = rows(c, p);
     if (!gradient) return p;
-    c->scarce = p->states < 16 || p->size < 16; /* few terms, of which most may be 0 */
+    if (p->states < 16 || p->size < 16) c->scarce = true; /* few terms, of which most may be 0 */
     tensor_fill(c, &t[SSD_Y], 0.2, 1);
     if (ejk_tensor_present(&t[SSD_AFTER])) tensor_fill(c, &t[SSD_AFTER], 0.2, 1);
     return p;
