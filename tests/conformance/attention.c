@@ -16,6 +16,8 @@ static const int64_t tiled_lengths[] = {17,  31,  64,  65,  96,  127, 128, 129,
                                         130, 191, 192, 193, 255, 257, 300, 385};
 static const int64_t tiled_dims[] = {8, 32, 64, 64, 64, 72, 80, 96, 100, 112, 128, 128, 128, 128};
 
+static const int64_t decoded_dims[] = {64, 128, 128, 192, 256}; /* of few queries */
+
 /* A size, once in a while 0. */
 static int64_t size_of(struct random *r, int64_t size) {
     return random_chance(r, 0.01) ? 0 : size;
@@ -53,6 +55,7 @@ static void choose_tiny_sizes(struct attention *a, struct random *r) {
 }
 
 static void choose_tiled_sizes(struct attention *a, struct random *r, int64_t budget) {
+    const bool few = !a->options.gradients && random_chance(r, 0.3);
     do {
         a->queries = RANDOM_OF(r, tiled_lengths);
         a->keys = random_chance(r, 0.4)   ? a->queries
@@ -63,6 +66,11 @@ static void choose_tiled_sizes(struct attention *a, struct random *r, int64_t bu
         a->batch = random_int(r, 1, 2);
         a->kv_heads = random_int(r, 1, 2);
         a->group = random_chance(r, 0.5) ? 1 : random_int(r, 2, 4);
+        if (few) {
+            a->queries = random_int(r, 1, 16 / a->group);
+            a->dim = RANDOM_OF(r, decoded_dims);
+            a->value_dim = random_chance(r, 0.7) ? a->dim : RANDOM_OF(r, decoded_dims);
+        }
         a->heads = a->group * a->kv_heads;
     } while (scores_of(a) * (a->dim + a->value_dim) > budget);
 }

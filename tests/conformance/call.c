@@ -181,6 +181,10 @@ bool call_is_wanted(const struct call *c) {
     return !c->asker || c->asker->takes(c, c->asker->own);
 }
 
+bool call_is_for_gpu(const struct call *c) {
+    return c->asker && c->asker->gpu;
+}
+
 bool call_open(struct call *c, const struct operation *operation, const ejk_kernel *kernel,
                uint64_t seed, int64_t budget, const struct asker *asker) {
     *c = (struct call){.operation = operation,
@@ -191,8 +195,8 @@ bool call_open(struct call *c, const struct operation *operation, const ejk_kern
                        .dtype = call_dtype(seed),
                        .budget = budget};
     random_bits(&c->random); /* the one that decided the type */
-    /* Large ones now and then; f64, which only the reference takes, needs none. */
-    c->tiled = random_chance(&c->random, 0.1);
+    /* Large ones now and then; f64, which only the reference takes, needs none. Kernels of GPUs are for tiles. */
+    c->tiled = random_chance(&c->random, call_is_for_gpu(c) ? 0.35 : 0.1);
     if (random_chance(&c->random, 0.06)) c->budget *= 4;
     if (c->dtype == EJK_DTYPE_F64) c->budget /= 4;
     c->args = call_memory(c, kernel->args->size);

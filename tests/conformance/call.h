@@ -32,10 +32,11 @@ struct expected {
 struct operation;
 struct call;
 
-/* Who asks for a call: whether it is of use to them, as its arguments are. NULL: any is. */
+/* Who asks for a call: whether it is of use to them, as its arguments are; whether a GPU runs it. NULL: any is. */
 struct asker {
     bool (*takes)(const struct call *c, const void *own);
     const void *own;
+    bool gpu;
 };
 
 struct call {
@@ -149,6 +150,8 @@ void slice_add(struct slice *s, struct random *r, const char *symbol, int64_t co
 /* Where most calls are of no use to those lines that still want some, a case asks so once shapes and options are set,
  * and makes no call then: contents take most of the time. */
 bool call_is_wanted(const struct call *c);
+/* Whether a GPU runs the call: its kernels differ in which part of a call is one of theirs. */
+bool call_is_for_gpu(const struct call *c);
 
 /* A call from a seed; false if the case has none, or none that the asker, which may be NULL, takes. */
 bool call_open(struct call *c, const struct operation *operation, const ejk_kernel *kernel,

@@ -20,19 +20,19 @@ static int64_t some_length(struct random *r, int64_t page, int64_t most) {
 }
 
 static void choose_sizes(struct call *c, struct paged *p) {
-    static const int64_t pages[] = {1, 3, 8, 16, 64, 128};
+    static const int64_t pages[] = {1, 3, 8, 16, 64, 128}, tiled_pages[] = {8, 16, 64, 128};
     static const int64_t dims[] = {1, 8, 16, 17, 32, 40, 64, 64, 96, 128, 128};
-    static const int64_t groups[] = {1, 1, 2, 3, 4, 5, 8};
+    static const int64_t groups[] = {1, 1, 2, 3, 4, 5, 8}, tiled_dims[] = {64, 96, 128, 128};
     struct random *r = &c->random;
     p->sequences = p->options.one_sequence ? 1 : random_int(r, 0, 5);
-    p->page = RANDOM_OF(r, pages);
+    p->page = c->tiled ? RANDOM_OF(r, tiled_pages) : RANDOM_OF(r, pages);
     p->kv_heads = random_int(r, 1, 3);
     p->group = RANDOM_OF(r, groups);
     p->heads = p->group * p->kv_heads;
-    p->dim = RANDOM_OF(r, dims);
+    p->dim = c->tiled ? RANDOM_OF(r, tiled_dims) : RANDOM_OF(r, dims);
     p->value_dim = p->options.narrow || random_chance(r, 0.6) ? p->dim : RANDOM_OF(r, dims);
     const int64_t most = p->page == 1 ? 70 : p->page == 3 ? 200 : 320;
-    int64_t budget = c->budget / (p->heads * (p->dim + p->value_dim));
+    int64_t budget = c->budget * (c->tiled ? 10 : 1) / (p->heads * (p->dim + p->value_dim));
     FOR(n, p->sequences) {
         p->keys[n] = some_length(r, p->page, most);
         if (p->options.firsts)
@@ -226,7 +226,7 @@ static void fill_caches(struct call *c, struct paged *p) {
     static const ejk_dtype types[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16,   EJK_DTYPE_F16,
                                       EJK_DTYPE_I8,  EJK_DTYPE_F8E4M3, EJK_DTYPE_F8E5M2};
     struct random *r = &c->random;
-    const bool same = p->options.same_type || random_chance(r, 0.4);
+    const bool same = p->options.same_type || random_chance(r, c->tiled ? 0.8 : 0.4);
     const ejk_dtype type = same ? c->dtype : RANDOM_OF(r, types);
     const double size = type == EJK_DTYPE_I8 ? 40 : 1;
     p->key_cache = cache(c, p, type, p->dim);
@@ -268,11 +268,11 @@ static void fill_scores(struct call *c, struct paged *p) {
     struct random *r = &c->random;
     if (random_chance(r, 0.3)) p->scale = ejk_float(random_real(r));
     if (p->options.cap && random_chance(r, 0.3)) p->cap = ejk_float(0.5 + 30 * random_real(r));
-    if (p->options.alibi && random_chance(r, 0.3)) {
+    if (p->options.alibi && random_chance(r, c->tiled ? 0.1 : 0.3)) {
         p->alibi = CALL_TENSOR(c, EJK_DTYPE_F32, p->heads);
         fill(c, &p->alibi, 0.1);
     }
-    if (p->options.bias && random_chance(r, 0.4)) {
+    if (p->options.bias && random_chance(r, c->tiled ? 0.1 : 0.4)) {
         int64_t most = 1;
         FOR(n, p->sequences)
         if (p->begin[n + 1] - p->begin[n] > most) most = p->begin[n + 1] - p->begin[n];

@@ -50,22 +50,39 @@ static void set_gradient(struct call *c, const char *name, const ejk_tensor *lik
 
 /* ---- Sizes ------------------------------------------------------------------------------------------- */
 
+/* As many as there are multiprocessors, or half of them: kernels share out columns in other ways then. */
+static void choose_many_heads(struct call *c, struct recurrent *p) {
+    struct random *r = &c->random;
+    p->batch = 1;
+    p->tokens = 65;
+    p->dk = random_chance(r, 0.7) ? 64 : 128;
+    p->dv = random_chance(r, 0.5) ? 64 : 128;
+    p->heads = 68;
+    for (int i = 0; i < 3; i++) p->own[i] = random_chance(r, 0.5) ? 68 : 34;
+    p->own[random_int(r, 0, 2)] = 68;
+}
+
 static void choose_sizes(struct call *c, struct recurrent *p) {
     static const int64_t tokens[] = {0, 1, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 200, 1000};
     static const int64_t sizes[] = {1, 3, 16, 16, 32, 48, 64, 100, 128, 192, 256};
+    /* Those of chunks on tensor cores, of which there are several. */
+    static const int64_t tiled_tokens[] = {17, 63, 64, 65, 127, 128, 129, 200};
+    static const int64_t tiled_sizes[] = {64, 64, 128, 128, 192, 80};
     struct random *r = &c->random;
-    const int64_t budget = c->budget / (c->gradient ? 4 : 2);
+    const int64_t budget = c->budget / (c->gradient ? 4 : 2) * (c->tiled ? 10 : 1);
     do {
         p->batch = random_chance(r, 0.02) ? 0 : random_int(r, 1, 3);
-        p->tokens = RANDOM_OF(r, tokens);
+        p->tokens = c->tiled ? RANDOM_OF(r, tiled_tokens) : RANDOM_OF(r, tokens);
         p->dk = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, sizes);
         p->dv = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, sizes);
+        if (c->tiled) p->dk = random_chance(r, 0.5) ? 64 : 128, p->dv = RANDOM_OF(r, tiled_sizes);
         const int64_t few = random_int(r, 1, 2),
                       times = random_chance(r, 0.4) ? random_int(r, 2, 3) : 1;
         p->heads = few * times;
         for (int i = 0; i < 3; i++) p->own[i] = random_chance(r, 0.5) ? p->heads : few;
         p->own[random_int(r, 0, 2)] = p->heads;
     } while (p->batch * p->heads * (p->tokens + 16) * (p->dk * p->dv + 8) > budget);
+    if (c->tiled && call_is_for_gpu(c) && random_chance(r, 0.15)) choose_many_heads(c, p);
     p->sequences = p->batch;
 }
 
@@ -277,9 +294,10 @@ static struct recurrent *make(struct call *c, int member) {
     choose_sizes(c, p);
     if (random_chance(r, 0.4) || p->member->has_pool_only) pack(c, p);
     if (!p->packed && p->batch == 1) p->flat = random_chance(r, 0.2);
-    if (random_chance(r, 0.25)) divide(c, p);
+    if (random_chance(r, c->tiled ? 0.1 : 0.25)) divide(c, p);
     set_options(c, p);
-    p->pool = field(c, "state") && (p->member->has_pool_only || random_chance(r, 0.4));
+    p->pool =
+        field(c, "state") && (p->member->has_pool_only || random_chance(r, c->tiled ? 0.2 : 0.4));
     if (p->pool) make_pool(c, p);
     for (int role = 0; role < ROLES; role++) {
         if (!is_wanted(c, p, (enum role)role)) continue;
@@ -295,7 +313,8 @@ static bool generate(struct call *c, int member) {
     ejk_tensor out = token_tensor(c, p, c->dtype, p->heads, p->dv);
     set_tensor(c, "out", &out);
     ejk_tensor final = state_tensor(c, p, wide, p->sequences);
-    if (!p->pool && random_chance(&c->random, 0.6)) set_tensor(c, "final_state", &final);
+    if (!p->pool && random_chance(&c->random, c->tiled ? 0.4 : 0.6))
+        set_tensor(c, "final_state", &final);
     return true;
 }
 
@@ -376,6 +395,22 @@ static void cut(struct slice *s, const char *symbol, int64_t first, int64_t end)
     s->count++;
 }
 
+/*
+ * Columns of the value. On sm_90 chunks whose columns are a multiple of 64 have kernels of their own, with which others
+ * agree to rounding: of such a multiple a part is one, too.
+ */
+static void cut_columns(const struct call *c, struct random *r, struct slice *s) {
+    const struct recurrent *p = c->own;
+    int64_t first = random_int(r, 0, p->dv - 1), end = random_int(r, first + 1, p->dv);
+    const bool is_wide = call_is_for_gpu(c) && p->dv % 64 == 0;
+    if (is_wide && ((end - first) % 16 == 0 || random_chance(r, 0.5))) {
+        const int64_t count = 64 * random_int(r, 1, p->dv / 64);
+        first = random_int(r, 0, p->dv - count);
+        end = first + count;
+    }
+    cut(s, "Dv", first, end);
+}
+
 /* Entries of the batch, or columns of the value. */
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct recurrent *p = c->own;
@@ -389,8 +424,7 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
         return true;
     }
     if (p->turned && p->dk == p->dv) return false; /* symbols do not tell which axis is which */
-    const int64_t first = random_int(r, 0, p->dv - 1);
-    cut(s, "Dv", first, random_int(r, first + 1, p->dv));
+    cut_columns(c, r, s);
     return true;
 }
 

@@ -10,14 +10,19 @@ static void choose_sizes(struct call *c, struct ssd *p) {
     static const int64_t sizes[] = {1, 3, 8, 16, 17, 32, 64, 64, 100};
     static const int64_t states[] = {1, 3, 16, 16, 17, 32, 64, 128};
     static const int64_t shared[] = {1, 2, 3, 4, 4, 8, 16};
+    /* Those of chunks on tensor cores, of which there are several. */
+    static const int64_t tiled_tokens[] = {17, 63, 64, 65, 127, 128, 129, 200};
+    static const int64_t tiled_sizes[] = {16, 64, 64, 64, 128, 80};
     struct random *r = &c->random;
-    const int64_t budget = c->budget / (c->gradient ? 4 : 2);
+    const int64_t budget = c->budget / (c->gradient ? 4 : 2) * (c->tiled ? 10 : 1);
     int64_t batch, t;
     do {
         batch = random_chance(r, 0.02) ? 0 : random_int(r, 1, 3);
-        t = RANDOM_OF(r, tokens);
+        t = c->tiled ? RANDOM_OF(r, tiled_tokens) : RANDOM_OF(r, tokens);
         p->size = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, sizes);
         p->states = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, states);
+        if (c->tiled) p->size = RANDOM_OF(r, tiled_sizes);
+        if (c->tiled) p->states = random_chance(r, 0.5) ? 64 : 128;
         p->groups = random_int(r, 1, 2);
         p->heads = p->groups * RANDOM_OF(r, shared);
         if (random_chance(r, 0.02)) p->groups = p->heads = 0;
@@ -105,7 +110,7 @@ static void fill_states(struct call *c, struct ssd *p) {
             CALL_TENSOR(c, p->pooled ? wide : lines_type(c), entries, p->heads, p->size, p->states);
         tensor_fill(c, &p->tensor[SSD_BEFORE], 0, 1);
     }
-    if (!p->pooled && random_chance(r, 0.6))
+    if (!p->pooled && random_chance(r, c->tiled ? 0.4 : 0.6))
         p->tensor[SSD_AFTER] = CALL_TENSOR(c, wide, entries, p->heads, p->size, p->states);
 }
 
@@ -119,7 +124,7 @@ static struct ssd *make(struct call *c, bool gradient) {
     p->softplus = random_chance(r, 0.5);
     p->limited = random_chance(r, 0.3);
     p->reverse = random_chance(r, 0.3);
-    p->pooled = !gradient && random_chance(r, 0.4);
+    p->pooled = !gradient && random_chance(r, c->tiled ? 0.2 : 0.4);
     if (p->pooled) lines_pool(c, &p->lines);
     const int64_t n = p->lines.batch, tokens = p->lines.tokens;
     t[SSD_X] = CALL_TENSOR(c, c->dtype, n, tokens, p->heads, p->size);

@@ -65,28 +65,6 @@ struct tally suite_tally(const struct suite *suite, int32_t line) {
 
 /* ---- Lines ------------------------------------------------------------------------------------------- */
 
-/* True if a name has the word; that with a '*' if the name begins as it does and has its rest behind that. */
-static bool has_word(const char *name, const char *word) {
-    const char *star = strchr(word, '*');
-    if (!star) return strstr(name, word) != NULL;
-    const size_t begin = (size_t)(star - word);
-    return strncmp(name, word, begin) == 0 && strstr(name + begin, star + 1) != NULL;
-}
-
-/* True if the case says that no call of the operation is for the line: the line's name has one of its words. */
-static bool serves_none(const struct line *line) {
-    char name[160], word[48];
-    snprintf(name, sizeof name, "%s:%s", line->implementation->algorithm,
-             line->implementation->name);
-    for (const char *at = line->operation->never; at && *at; at += strspn(at, " ")) {
-        const size_t length = strcspn(at, " ");
-        snprintf(word, sizeof word, "%.*s", (int)length, at);
-        if (has_word(name, word)) return true;
-        at += length;
-    }
-    return false;
-}
-
 /* Why a line is not run, or NULL. */
 static const char *skipped(const struct suite *suite, const struct line *line) {
     static char why[80];
@@ -94,7 +72,7 @@ static const char *skipped(const struct suite *suite, const struct line *line) {
     char name[160];
     snprintf(name, sizeof name, "%s %s", e->algorithm, e->name);
     if (!strstr(name, suite->filter)) return "not of the filter";
-    if (serves_none(line)) return "serves no call of the operation";
+    if (line_serves_none(line)) return "serves no call of the operation";
     if (e->isa == EJK_ISA_SCALAR || ejk_cpu()->tiers[e->isa]) return NULL;
     snprintf(why, sizeof why, "needs %s", ejk_isa_name(e->isa));
     return why;
@@ -135,7 +113,7 @@ static bool is_taken(const struct call *c, const void *own) {
     for (int32_t i = of->first; i < of->end; i++) {
         const struct line *line = &of->suite->lines[i];
         const bool asked = wanted(of->suite, of->progress, i) && wants_type(line, c->dtype);
-        if ((asked || serves_none(line)) && line_applies(line, &prepared)) return true;
+        if ((asked || line_serves_none(line)) && line_applies(line, &prepared)) return true;
     }
     return false;
 }
@@ -147,7 +125,7 @@ static void try_call(struct suite *suite, struct progress *progress, int32_t fir
     struct call call;
     struct prepared prepared;
     const struct seekers seekers = {suite, progress, first, end};
-    const struct asker asker = {is_taken, &seekers};
+    const struct asker asker = {is_taken, &seekers, suite->gpu};
     bool known = false;
     progress->line = first;
     snprintf(progress->doing, sizeof progress->doing, "making case %" PRIu64 " of %s", seed,
@@ -163,7 +141,7 @@ static void try_call(struct suite *suite, struct progress *progress, int32_t fir
         for (int32_t i = first; i < end && status == EJK_OK; i++) {
             t.index = i;
             t.line = &suite->lines[i];
-            if (serves_none(t.line) && line_applies(t.line, &prepared))
+            if (line_serves_none(t.line) && line_applies(t.line, &prepared))
                 trial_fail(&t, ACCURACY, "its case says that the line serves no call");
             if (!wanted(suite, progress, i) || !wants_type(t.line, call.dtype) ||
                 !line_applies(t.line, &prepared))

@@ -32,6 +32,18 @@ struct line {
     const ejk_implementation *other[EJK_MAX_STEPS]; /* of a kernel of steps: what runs the others */
 };
 
+/* The case of an operation; NULL if nobody wrote one. */
+const struct operation *case_of(const ejk_kernel *kernel);
+/* True if an operation is among those named, or none is. */
+bool operation_is_named(const ejk_kernel *kernel, int count, char **names);
+/* True if it computes the operation, or a step of it whose other steps have implementations beside it. */
+bool line_computes(const ejk_kernel *kernel, const struct operation *o,
+                   const ejk_implementation *e);
+/* True if the case says that no call of the operation is for the line: the line's name has one of its words. */
+bool line_serves_none(const struct line *line);
+/* Lines of the operations named, a kernel's one after the other, for a GPU or all others: how many. */
+int32_t lines_of(struct line *lines, bool gpu, int count, char **names);
+
 /* What is known of a line. */
 struct tally {
     int64_t cases, runs[CHECKS], failures[CHECKS], crashes;

@@ -53,7 +53,7 @@ static bool takes_none(const struct call *c, const void *own) {
     (void)own;
     return false;
 }
-static const struct asker asker = {takes_none, NULL};
+static const struct asker asker = {takes_none, NULL, false};
 
 static void test_every_argument_is_given(void **state) {
     int32_t missing = 0;

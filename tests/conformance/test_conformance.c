@@ -22,74 +22,6 @@ static const uint64_t remembered[] = {
     202409, 203067, 203579, 209231, 550,  619,  626, 1346, 1707, 34,    218,   239,   135,  353,
     651,    2325,   539,    1563,   8250, 8135, 304, 479,  5365, 71146, 71605, 82269, 83394};
 
-static const struct operation *case_of(const ejk_kernel *kernel) {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (strcmp(cases[i]->op, kernel->op_id) == 0) return cases[i];
-    return NULL;
-}
-
-/*
- * What runs an algorithm beside an implementation: the reference, or on a GPU the last of the least priority, which
- * serves every call.
- */
-static const ejk_implementation *stand_in(const char *algorithm, const ejk_implementation *beside) {
-    const ejk_implementation *found = NULL;
-    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
-        const ejk_implementation *e = ejki_builtin_implementations[i];
-        const bool gpu = beside->backend == EJK_BACKEND_GPU;
-        if (strcasecmp(e->algorithm, algorithm) == 0 && e->dtype == beside->dtype &&
-            e->platform == (gpu ? EJK_PLATFORM_CUDA : EJK_PLATFORM_REFERENCE) &&
-            (!found || e->priority <= found->priority))
-            found = e;
-    }
-    return found;
-}
-
-/* True if it computes the operation, or a step of it whose other steps have implementations beside it. */
-static bool computes(const ejk_kernel *kernel, const struct operation *o,
-                     const ejk_implementation *e) {
-    const char *algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id;
-    if (o && o->only && e->dtype && e->dtype != o->only) return false;
-    if (!kernel->steps) return strcasecmp(e->algorithm, algorithm) == 0;
-    bool any = false;
-    for (int32_t i = 0; i < kernel->step_count; i++) {
-        const bool own = strcasecmp(e->algorithm, kernel->steps[i].algorithm) == 0;
-        if (!own && !stand_in(kernel->steps[i].algorithm, e)) return false;
-        any = any || own;
-    }
-    return any;
-}
-
-static struct line line_of(const ejk_kernel *kernel, const struct operation *o,
-                           const ejk_implementation *e) {
-    struct line line = {.implementation = e, .kernel = kernel, .operation = o};
-    for (int32_t i = 0; kernel->steps && i < kernel->step_count; i++)
-        line.other[i] = stand_in(kernel->steps[i].algorithm, e);
-    return line;
-}
-
-static bool is_named(const ejk_kernel *kernel, int count, char **names) {
-    bool found = count == 0;
-    for (int i = 0; i < count; i++) found = found || strcmp(names[i], kernel->op_id) == 0;
-    return found;
-}
-
-/* Lines of the operations named, a kernel's one after the other. */
-static int32_t lines_of(struct line *lines, bool gpu, int count, char **names) {
-    int32_t used = 0;
-    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
-        if (!is_named(kernels[k], count, names)) continue;
-        const struct operation *o = case_of(kernels[k]);
-        for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
-            const ejk_implementation *e = ejki_builtin_implementations[i];
-            if ((e->backend == EJK_BACKEND_GPU) == gpu && computes(kernels[k], o, e) &&
-                used < MOST_LINES)
-                lines[used++] = line_of(kernels[k], o, e);
-        }
-    }
-    return used;
-}
-
 /* Implementations that no operation with a case computes. */
 static int64_t orphans(void) {
     int64_t failures = 0;
@@ -97,7 +29,8 @@ static int64_t orphans(void) {
         const ejk_implementation *e = ejki_builtin_implementations[i];
         bool found = false;
         for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
-            found = found || (case_of(kernels[k]) && computes(kernels[k], case_of(kernels[k]), e));
+            found =
+                found || (case_of(kernels[k]) && line_computes(kernels[k], case_of(kernels[k]), e));
         if (found) continue;
         printf("FAIL %s %s: no operation with a case computes it\n", e->algorithm, e->name);
         failures++;
@@ -120,7 +53,7 @@ static int64_t unrefused(int count, char **names) {
     int64_t faults = 0;
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         const struct operation *o = case_of(kernels[k]);
-        if (o && o->good && is_named(kernels[k], count, names))
+        if (o && o->good && operation_is_named(kernels[k], count, names))
             faults += refused_faults(kernels[k], o->call, o->good, o->refused);
     }
     return faults;
