@@ -51,7 +51,7 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
     const u32 stage = shared_address(memory);
     const float *factors = (const float *)(memory + FACTOR);
     float seen[32], out[32], u[8][4];
-    u32 state[KEY_SIZE / 4], own[16], left[OF_U][16], written[16];
+    u32 state[KEY_SIZE / 4], own[16], left[16], written[16];
     if (keeps) keep_state(a, w, a.states, chunk, (float(&)[ROWS][4])s);
     if (asks || UPDATE != REC_ADD) {
         pack_all(s, state);
@@ -112,33 +112,31 @@ DEVICE void pass_chunk(const rec_chunked &a, const work &w, int chunk, char *mem
         for (int i = 0; i < 4; i++)
             if (UPDATE == REC_DELTA) u[n][i] = seen[4 * n + i];
         own[2 * n] = pack(u[n][0], u[n][1]), own[2 * n + 1] = pack(u[n][2], u[n][3]);
-        float rest[4] = {u[n][0] * by.x, u[n][1] * by.y, u[n][2] * by.x, u[n][3] * by.y};
-#pragma unroll
-        for (int piece = 0; piece < OF_U; piece++) {
-            left[piece][2 * n] = pack(rest[0], rest[1]), left[piece][2 * n + 1] = pack(rest[2], rest[3]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) rest[i] -= widen((u16)(left[piece][2 * n + i / 2] >> i % 2 * 16));
-        }
+        left[2 * n] = pack(u[n][0] * by.x, u[n][1] * by.y), left[2 * n + 1] = pack(u[n][2] * by.x, u[n][3] * by.y);
     }
     hold(own);
-#pragma unroll
-    for (int piece = 0; piece < OF_U; piece++) hold(left[piece]);
     if (asks) begin_square(own, stage + SCORE, out, 1);
-    if (UPDATE == REC_RANK_ONE)
-        begin_updates(written, stage + WRITTEN, left[0], stage + LEFT, s);
-    else
-        begin_pieces(left, stage, s);
+    if (LEFTS == 1) {
+        hold(left);
+        if (UPDATE == REC_RANK_ONE)
+            begin_updates(written, stage + WRITTEN, left, stage + LEFT, s);
+        else
+            begin_update(left, stage + LEFT, s);
+    }
     if (keeps && UPDATE == REC_DELTA) keep_rows(a, w, a.solved, chunk, u);
     if (asks) {
-        wgmma_wait<1>();
+        wgmma_wait<LEFTS == 1 ? 1 : 0>();
         hold(out);
         hold(own);
         put_outputs(a.p, w, chunk * REC_CHUNK, stage, (const float(&)[8][4])out);
     }
+    if (LEFTS > 1) {
+        add_pieces(own, factors, stage, s);
+        return;
+    }
     wgmma_wait<0>();
     hold(s);
-#pragma unroll
-    for (int piece = 0; piece < OF_U; piece++) hold(left[piece]);
+    hold(left);
     if (UPDATE == REC_RANK_ONE) hold(written);
 }
 

@@ -286,31 +286,58 @@ DEVICE void decay_state(const float *factors, int part, float (&s)[ROWS][4]) {
             s[n][i] *= factors[KEY_DECAY ? 8 * (ROWS * part + n) + lane % 4 * 2 + i % 2 : REC_PASSED * REC_CHUNK];
 }
 
-/* S += the sum over tokens of rows of a tile times those of u, which have factors, in so many pieces. */
+/* Those of u with factors, tokens 16 k ..., as left operands. */
 template <int pieces>
-DEVICE void add_to_state(u32 tile, int part, const float *factors, int which, const float (&u)[8][4],
-                         float (&s)[ROWS][4]) {
+DEVICE void pack_left(const float *factors, int which, int k, const float (&u)[8][4], u32 (&left)[pieces][4]) {
+    float x[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const float2 by = factors_of(factors, which, 2 * k + n);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[n][i] = u[2 * k + n][i] * (i % 2 ? by.y : by.x);
+    }
+    pack_pieces<pieces>(left, x[0], x[1]);
+}
+
+/* sum += rows of a tile, from tiles of 16 columns `first` on, times those of u, which have factors, in pieces. */
+template <int pieces, int count>
+DEVICE void add_products(u32 tile, int first, const float *factors, int which, const float (&u)[8][4],
+                         float (*sum)[4]) {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        float x[2][4];
-        u32 left[pieces][4], right[ROWS / 2][4];
+        u32 left[pieces][4], right[count][4];
 #pragma unroll
-        for (int n = 0; n < ROWS / 2; n++)
-            load_right_trans<KEY_SIZE>(right[n], tile, 16 * k, ROWS / 2 * part + n);
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const float2 by = factors_of(factors, which, 2 * k + n);
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[n][i] = u[2 * k + n][i] * (i % 2 ? by.y : by.x);
-        }
-        pack_pieces<pieces>(left, x[0], x[1]);
+        for (int n = 0; n < count; n++) load_right_trans<KEY_SIZE>(right[n], tile, 16 * k, first + n);
+        pack_left<pieces>(factors, which, k, u, left);
 #pragma unroll
         for (int piece = pieces - 1; piece >= 0; piece--)
 #pragma unroll
-            for (int n = 0; n < ROWS / 2; n++) {
-                mma(s[2 * n], left[piece], right[n][0], right[n][1]);
-                mma(s[2 * n + 1], left[piece], right[n][2], right[n][3]);
+            for (int n = 0; n < count; n++) {
+                mma(sum[2 * n], left[piece], right[n][0], right[n][1]);
+                mma(sum[2 * n + 1], left[piece], right[n][2], right[n][3]);
             }
+    }
+}
+
+/*
+ * S += the sum over tokens of rows of a tile times those of u, which have factors, in so many pieces. Products cut off
+ * bits of what they add to, which of a state without decays adds up from chunk to chunk: where it has the precision of
+ * floats, sums of a chunk are added to it, rounded, 64 rows at a time.
+ */
+template <int pieces>
+DEVICE void add_to_state(u32 tile, int part, const float *factors, int which, const float (&u)[8][4],
+                         float (&s)[ROWS][4]) {
+    if constexpr (LEFTS == 1) {
+        add_products<pieces, ROWS / 2>(tile, ROWS / 2 * part, factors, which, u, s);
+    } else {
+#pragma unroll
+        for (int span = 0; span < SPANS; span++) {
+            float sum[8][4];
+            clear(sum);
+            add_products<pieces, 4>(tile, 4 * (SPANS * part + span), factors, which, u, sum);
+#pragma unroll
+            for (int n = 0; n < 8; n++) add(s[8 * span + n], sum[n], false);
+        }
     }
 }
 

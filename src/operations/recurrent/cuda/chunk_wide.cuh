@@ -178,14 +178,50 @@ DEVICE void begin_updates(const u32 (&u)[16], u32 tile, const u32 (&x)[16], u32 
     update(x, other, s);
     wgmma_commit();
 }
-/* In pieces, the least ones first. */
-DEVICE void begin_pieces(const u32 (&u)[OF_U][16], u32 stage, float (&s)[KEY_SIZE / 2]) {
-    hold(s);
+/*
+ * The same of values in pieces, the least ones first, 64 rows of the state at a time: sums of a chunk by themselves,
+ * since products cut off bits of what they add to, which of a state without decays adds up from chunk to chunk.
+ */
+DEVICE void begin_pieces(const u32 (&u)[OF_U][16], u32 stage, int span, float (&sum)[32]) {
+    hold(sum);
     wgmma_fence();
 #pragma unroll
-    for (int n = LEFTS - 1; n >= 0; n--)
-        update(u[IN_TILES > 1 ? 0 : n], stage + (IN_TILES > 1 ? LEFT_PIECE(n) : LEFT), s);
+    for (int piece = LEFTS - 1; piece >= 0; piece--) {
+        const u32 tile = stage + (IN_TILES > 1 ? LEFT_PIECE(piece) : LEFT) + span * PANEL;
+        const u64 right = smem_descriptor(tile, PANEL);
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            wgmma<64>::rs<1>(sum, u[IN_TILES > 1 ? 0 : piece] + 4 * n, advance_descriptor(right, n * 2048),
+                             piece < LEFTS - 1 || n > 0);
+    }
     wgmma_commit();
+}
+DEVICE void add_pieces(const u32 (&values)[16], const float *factors, u32 stage, float (&s)[KEY_SIZE / 2]) {
+    u32 left[OF_U][16];
+#pragma unroll
+    for (int n = 0; n < 16; n++) {
+        const float2 by = factors_of(factors, REC_LEFT, n / 2);
+        float low = widen((u16)values[n]) * by.x, high = widen((u16)(values[n] >> 16)) * by.y;
+#pragma unroll
+        for (int piece = 0; piece < OF_U; piece++) {
+            left[piece][n] = pack(low, high);
+            low -= widen((u16)left[piece][n]), high -= widen((u16)(left[piece][n] >> 16));
+        }
+    }
+#pragma unroll
+    for (int piece = 0; piece < OF_U; piece++) hold(left[piece]);
+#pragma unroll
+    for (int span = 0; span < KEY_SIZE / 64; span++) {
+        float sum[32];
+        clear(sum);
+        begin_pieces(left, stage, span, sum);
+        wgmma_wait<0>();
+        hold(sum);
+#pragma unroll
+        for (int i = 0; i < 32; i++) s[32 * span + i] += sum[i];
+    }
+#pragma unroll
+    for (int piece = 0; piece < OF_U; piece++) hold(left[piece]);
 }
 
 /* ---- Who copies and who works ----------------------------------------------------------------------- */
