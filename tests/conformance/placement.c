@@ -32,9 +32,9 @@ static bool repeats(const ejk_tensor *t, int32_t axis) {
     return true;
 }
 
-/* How far apart rows begin at least: eight elements, a cache line, or as it comes. */
+/* How far apart rows begin at least: eight elements, of bytes 16, a cache line, or as it comes. */
 static int64_t row_unit(const struct call *c, const ejk_tensor *t, struct random *r) {
-    if (c->tiled) return 8;
+    if (c->tiled) return ejk_dtype_size(t->dtype) == 1 ? 16 : 8;
     return random_chance(r, 0.1) ? 64 / (int64_t)ejk_dtype_size(t->dtype) : 1;
 }
 

@@ -27,7 +27,8 @@ struct quant {
 
 /* What kernels for codes of 4 bits take. */
 static struct format long_groups(struct random *r, int64_t rows, int64_t columns) {
-    static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_U8, EJK_DTYPE_I8};
+    static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_UNSET, EJK_DTYPE_UNSET,
+                                      EJK_DTYPE_U8, EJK_DTYPE_I8};
     static const ejk_dtype numbers[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16, EJK_DTYPE_F16};
     return (struct format){.mode = "affine",
                            .scale_format = "",
@@ -42,7 +43,7 @@ static struct format long_groups(struct random *r, int64_t rows, int64_t columns
                            .zero_type = RANDOM_OF(r, zeros)};
 }
 
-static struct format choose(struct random *r, int64_t rows, int64_t columns) {
+static struct format choose(struct random *r, int64_t rows, int64_t columns, double is_long) {
     static const struct format formats[] = {
         {.mode = "", .kind = AFFINE, .bits = 4, .size = 64},
         {.mode = "affine", .kind = AFFINE, .bits = 8, .size = 64},
@@ -70,7 +71,7 @@ static struct format choose(struct random *r, int64_t rows, int64_t columns) {
         f.scale_type = EJK_DTYPE_I8;
         f.scale_format = "signed";
     }
-    if (random_chance(r, 0.15)) f = long_groups(r, rows, columns);
+    if (random_chance(r, is_long)) f = long_groups(r, rows, columns);
     f.has_factor = f.scale_type == EJK_DTYPE_F8E4M3 && random_chance(r, 0.6);
     if (f.size == 0)
         f.size = columns > 0 ? columns : 1;
@@ -180,7 +181,7 @@ static struct quant *make(struct call *c) {
     static const int64_t columns[] = {0, 1, 5, 16, 31, 33, 64, 65, 100, 200};
     struct quant *p = call_memory(c, sizeof *p);
     c->own = p;
-    p->f = choose(&c->random, random_int(&c->random, 0, 5), RANDOM_OF(&c->random, columns));
+    p->f = choose(&c->random, random_int(&c->random, 0, 5), RANDOM_OF(&c->random, columns), 0.15);
     p->f.matrices = random_chance(&c->random, 0.3) ? random_int(&c->random, 1, 3) : 0;
     make_tensors(c, p);
     return p;
@@ -224,7 +225,7 @@ static bool generate_packed(struct call *c) {
     ejk_prepack_args *args = c->args;
     struct quant *p = call_memory(c, sizeof *p);
     c->own = p;
-    p->f = choose(&c->random, 1, RANDOM_OF(&c->random, columns));
+    p->f = choose(&c->random, 1, RANDOM_OF(&c->random, columns), 0.15);
     make_tensors(c, p);
     fill(c, p);
     SET_FORMAT(args, p);
@@ -408,8 +409,8 @@ static void codes(struct call *c) {
 static struct quant *make_product(struct call *c, bool transposed) {
     static const int64_t rows[] = {0, 1, 1, 3, 12, 13, 30},
                          sizes[] = {0, 1, 2, 16, 31, 64, 65, 130, 300};
-    static const int64_t tiled_rows[] = {1, 2, 5, 8, 9, 17, 33, 64, 66, 130, 290},
-                         depths[] = {31, 64, 130, 300, 1000, 2100, 4100};
+    static const int64_t tiled_rows[] = {1, 2, 8, 9, 17, 33, 64, 66, 100, 130, 130, 200, 200, 290},
+                         depths[] = {31, 64, 128, 130, 256, 300, 1000, 1024, 2100, 4100};
     struct random *r = &c->random;
     struct quant *p = call_memory(c, sizeof *p);
     c->own = p;
@@ -418,7 +419,7 @@ static struct quant *make_product(struct call *c, bool transposed) {
     p->k = c->tiled ? RANDOM_OF(r, depths) : RANDOM_OF(r, sizes);
     p->n = RANDOM_OF(r, sizes);
     while (p->m * p->k * p->n > c->budget && p->k > 1) p->k /= 2;
-    p->f = choose(r, transposed ? p->n : p->k, transposed ? p->k : p->n);
+    p->f = choose(r, transposed ? p->n : p->k, transposed ? p->k : p->n, c->tiled ? 0.6 : 0.15);
     make_tensors(c, p);
     fill(c, p);
     return p;
