@@ -103,6 +103,8 @@ struct trial {
 
 void trial_begin(struct trial *t, enum check check);
 void trial_fail(struct trial *t, enum check check, const char *why);
+/* Fallbacks half of the time, else a bound of each, or anything within them, small steps more often. */
+void trial_choose_parameters(struct trial *t, struct random *r);
 /* All checks. */
 void trial_run(struct trial *t);
 

@@ -25,8 +25,7 @@ void trial_fail(struct trial *t, enum check check, const char *why) {
     fflush(stdout);
 }
 
-/* Fallbacks half of the time, else a bound of each, or anything within them, small steps more often. */
-static void choose_parameters(struct trial *t, struct random *r) {
+void trial_choose_parameters(struct trial *t, struct random *r) {
     const ejk_implementation *e = t->line->implementation;
     const double dice = random_real(r);
     size_t used = strlen(t->text);
@@ -96,7 +95,7 @@ void trial_run(struct trial *t) {
     char why[512];
     t->placement = &placement;
     call_print(t->call, t->text, sizeof t->text);
-    choose_parameters(t, &r);
+    trial_choose_parameters(t, &r);
     placement_open(&placement, t->call, &r, t->suite->gpu);
     if (run_whole(t, NULL, ACCURACY, &taken)) {
         if (!compare_results(t->call, &taken, &t->progress->tally[t->index].worst, why, sizeof why))

@@ -106,7 +106,7 @@ FAKE(cuCtxPopCurrent_v2, void **context) {
     return OK;
 }
 
-/* ---- Kernels: an image is "FAKE", the text and the options ------------------------------------------ */
+/* ---- Kernels: an image is "FAKE", name, text and options ---------------------------------------------- */
 
 FAKE(cuModuleLoadData, void **module, const void *image) {
     if (!depth || strncmp(image, "FAKE", 4) != 0) return BAD_IMAGE;
@@ -114,9 +114,19 @@ FAKE(cuModuleLoadData, void **module, const void *image) {
     __atomic_fetch_add(&fake_cuda.loaded, 1, __ATOMIC_RELAXED);
     return *module ? OK : NO_MEMORY;
 }
+typedef struct kernel {
+    const char *image;
+    char entry[64];
+} kernel;
+
 FAKE(cuModuleGetFunction, void **function, void *module, const char *name) {
-    *function = strstr(module, name);
-    return *function ? OK : NOT_FOUND;
+    if (!strstr(module, name)) return NOT_FOUND;
+    kernel *made = calloc(1, sizeof *made); /* as long as the process, as those that ask for it */
+    if (!made) return NO_MEMORY;
+    made->image = module;
+    snprintf(made->entry, sizeof made->entry, "%s", name);
+    *function = made;
+    return OK;
 }
 FAKE(cuFuncGetAttribute, int *value, int attribute, void *function) {
     (void)function;
@@ -145,6 +155,8 @@ FAKE(cuLaunchKernel, void *function, unsigned grid_x, unsigned grid_y, unsigned 
     fake_cuda.block = block_x;
     fake_cuda.stream = stream;
     fake_cuda.argument = arguments[0];
+    const kernel *own = function;
+    if (fake_cuda.launched) fake_cuda.launched(own->entry, own->image);
     return OK;
 }
 

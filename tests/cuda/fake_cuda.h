@@ -12,6 +12,8 @@ typedef struct fake_cuda_counts {
     unsigned grid, block; /* of the last launch */
     void *stream;
     const void *argument;
+    /* Told of each launch, unless NULL: the kernel's name, and the image, which ends with what it was compiled with. */
+    void (*launched)(const char *entry, const char *image);
 } fake_cuda_counts;
 
 #endif

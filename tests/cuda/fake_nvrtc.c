@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A compiler in place of NVRTC for tests where there is none: what it makes is "FAKE", the text and the options.
+ * A compiler in place of NVRTC for tests where there is none: what it makes is "FAKE", the name of the
+ * text, the text and the options.
  * Every program it compiles adds a byte to the file FAKE_NVRTC_COUNT; FAKE_NVRTC_VERSION is its version, as
  * 13000. A text with an "#error" does not compile, nor does one that has FAKE_NVRTC_REFUSED in it or in its options;
  * one under -DSERIALISED has the note of a wgmma that waits.
@@ -32,12 +33,11 @@ FAKE(nvrtcVersion, int *major, int *minor) {
 }
 FAKE(nvrtcCreateProgram, void **out, const char *text, const char *name, int count,
      const char *const *texts, const char *const *names) {
-    (void)name;
     program *made = calloc(1, sizeof *made);
-    size_t size = strlen(text) + 4096;
+    size_t size = strlen(text) + strlen(name) + 4096;
     for (int i = 0; i < count; i++) size += strlen(texts[i]) + strlen(names[i]);
     made->image = calloc(1, size);
-    snprintf(made->image, size, "FAKE%s", text);
+    snprintf(made->image, size, "FAKE%s\n%s", name, text);
     for (int i = 0; i < count; i++) strcat(made->image, texts[i]);
     *out = made;
     return 0;
