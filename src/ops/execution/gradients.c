@@ -42,14 +42,17 @@ bool ejki_is_derivative(const ejk_field *field, const char *name) {
            strcmp(field->name + 2, name) == 0;
 }
 
-/* A result of the call that its gradients cannot do without: the field of the call, or NULL. */
-static const ejk_field *needed(const ejk_field *field, const ejk_kernel *kernel) {
-    if (field->kind != EJK_FIELD_TENSOR || !ejk_field_is_required(field) ||
-        ejk_field_is_output(field))
-        return NULL;
+/* A result of the call that its gradients read: the field of the call, or NULL. */
+static const ejk_field *result_of(const ejk_field *field, const ejk_kernel *kernel) {
+    if (field->kind != EJK_FIELD_TENSOR || ejk_field_is_output(field)) return NULL;
     const ejk_field *result = find(kernel->args, field->name);
     return result && result->kind == EJK_FIELD_TENSOR && !ejk_field_is_input(result) ? result
                                                                                      : NULL;
+}
+
+/* One that they cannot do without. */
+static const ejk_field *needed(const ejk_field *field, const ejk_kernel *kernel) {
+    return ejk_field_is_required(field) ? result_of(field, kernel) : NULL;
 }
 
 ejk_status ejki_gradient_check_results(const ejk_kernel *gradient, const ejk_kernel *kernel,
@@ -164,7 +167,7 @@ void ejki_gradients_close(ejki_gradients *g) {
 static ejk_tensor *lacking(const ejk_kernel *gradient, int32_t index, const void *args,
                            const ejki_operands_copy *own) {
     const ejk_field *field = &gradient->args->fields[index];
-    if (!needed(field, gradient->forward) || tensor_at(field, args)->data) return NULL;
+    if (!result_of(field, gradient->forward) || tensor_at(field, args)->data) return NULL;
     ejk_tensor *tensor = tensor_at(field, own->args);
     return tensor->dtype == EJK_DTYPE_UNSET ? NULL : tensor;
 }
