@@ -43,7 +43,8 @@ extern "C" {
 /** Arguments: the inputs, and what the call writes. */
 #define EJK_GATED_DELTA_RULE_ARGS(F, R)                                                            \
     EJK_GATED_DELTA_RULE_INPUTS(F, R)                                                              \
-    EJK_RECURRENT_RESULTS(F)
+    EJK_RECURRENT_RESULTS(F)                                                                       \
+    EJK_RECURRENT_KEPT_RESULTS(F)
 
 EJK_RECORD_STRUCT(ejk_gated_delta_rule_args, EJK_GATED_DELTA_RULE_ARGS);
 extern EJK_API const ejk_record ejk_gated_delta_rule_args_record;
@@ -51,6 +52,7 @@ extern EJK_API const ejk_record ejk_gated_delta_rule_args_record;
 /** Arguments of the gradients: the inputs, cotangents, and where the gradients go. */
 #define EJK_GATED_DELTA_RULE_VJP_ARGS(F, R)                                                        \
     EJK_GATED_DELTA_RULE_INPUTS(F, R)                                                              \
+    EJK_RECURRENT_KEPT_INPUTS(F)                                                                   \
     EJK_RECURRENT_COTANGENTS(F)                                                                    \
     F(TENSOR, d_query, EJK_OUTPUT, "not computed", EJK_RECURRENT_QUERY "query",                    \
       "gradient, summed over the heads that read it")                                              \

@@ -45,7 +45,8 @@ extern "C" {
 /** Arguments: the inputs, and what the call writes. */
 #define EJK_KDA_ATTENTION_ARGS(F, R)                                                               \
     EJK_KDA_ATTENTION_INPUTS(F, R)                                                                 \
-    EJK_RECURRENT_RESULTS(F)
+    EJK_RECURRENT_RESULTS(F)                                                                       \
+    EJK_RECURRENT_KEPT_RESULTS(F)
 
 EJK_RECORD_STRUCT(ejk_kda_attention_args, EJK_KDA_ATTENTION_ARGS);
 extern EJK_API const ejk_record ejk_kda_attention_args_record;
@@ -53,6 +54,7 @@ extern EJK_API const ejk_record ejk_kda_attention_args_record;
 /** Arguments of the gradients: the inputs, cotangents, and where the gradients go. */
 #define EJK_KDA_ATTENTION_VJP_ARGS(F, R)                                                           \
     EJK_KDA_ATTENTION_INPUTS(F, R)                                                                 \
+    EJK_RECURRENT_KEPT_INPUTS(F)                                                                   \
     EJK_RECURRENT_COTANGENTS(F)                                                                    \
     F(TENSOR, d_query, EJK_OUTPUT, "not computed", EJK_RECURRENT_QUERY "query",                    \
       "gradient, summed over the heads that read it")                                              \

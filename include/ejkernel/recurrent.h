@@ -42,6 +42,13 @@
  * Gradients (operations ending in _vjp) are those of out and final_state together; a cotangent that is left out is 0,
  * a gradient that is left out is not computed. Memory is O(T / chunk) states.
  *
+ * Kept results: a call of a delta rule that will be followed by its gradients may be asked for chunk_states, the states
+ * [Dk,Dv] before steps 0, 32, 64, … of each sequence, and for errors, v_t − Sᵀ k_t of each token. Gradients that are
+ * given both do not walk over the tokens once more; they are the same but for rounding. Step 32·j of sequence n has
+ * row j of batch entry n, or with cu_seqlens row floor(cu_seqlens[n] / 32) + n + j, so that the place of a row does not
+ * depend on the sequences before it. Rows of no sequence are 0, as are errors of padding and of tokens in no sequence.
+ * They are results of the CPU: no implementation on a GPU writes them, and gradients there do not look at them.
+ *
  * Sources: S. Yang et al., "Gated Delta Networks" (2024); Kimi Team, "Kimi Linear" (2025); S. Yang et al., "Gated
  * Linear Attention" (2023); Z. Qin et al., "Lightning Attention-2" (2024); B. Peng et al., "Eagle and Finch" (2024)
  * and "RWKV-7" (2025).
@@ -71,7 +78,7 @@ extern EJK_API const ejk_record ejk_recurrent_config_record;
 /**
  * Units. Symbols: B batch, T tokens, N sequences, H heads, Hq, Hk, Hv those of query, key and value, Dk and Dv their
  * sizes, slots rows of a pool of states, Hg the H heads of gates: where T = Hg a gate [T,Hg,Dk] looks like [B,T,Hg],
- * and it is the rank of query that tells.
+ * and it is the rank of query that tells; rows are ceil(T/32)+N-B then, too.
  */
 #define EJK_RECURRENT_QUERY    "[B,T,Hq,Dk] or [T,Hq,Dk] "
 #define EJK_RECURRENT_KEY      "[B,T,Hk,Dk] or [T,Hk,Dk] "
@@ -84,6 +91,7 @@ extern EJK_API const ejk_record ejk_recurrent_config_record;
 #define EJK_RECURRENT_BIAS     "[H] or [H,Dk] "
 #define EJK_RECURRENT_STATES   "[N,H,Dk,Dv] or [N,H,Dv,Dk] "
 #define EJK_RECURRENT_POOL     "[slots,H,Dk,Dv] or [slots,H,Dv,Dk] "
+#define EJK_RECURRENT_KEPT     "[B,ceil(T/32)+N-B,H,Dk,Dv] or [1,rows,H,Dk,Dv] "
 
 /** What a call starts from, and its sequences; in the order of the documented calls. */
 #define EJK_RECURRENT_START(F)                                                                     \
@@ -115,6 +123,18 @@ extern EJK_API const ejk_record ejk_recurrent_config_record;
       "outputs, in the type of the query")                                                         \
     F(TENSOR, final_state, EJK_OUTPUT, "not written", EJK_RECURRENT_STATES "float",                \
       "states after the last token; float32")
+
+/** What a call of a delta rule writes for its gradients, and these read. */
+#define EJK_RECURRENT_KEPT_RESULTS(F)                                                              \
+    F(TENSOR, chunk_states, EJK_OUTPUT, "not written", EJK_RECURRENT_KEPT "float32",               \
+      "states before every 32nd step of a sequence, for gradients; on CPUs")                       \
+    F(TENSOR, errors, EJK_OUTPUT, "not written", EJK_RECURRENT_OUT "float32",                      \
+      "value - S' key of each token, for gradients; on CPUs")
+#define EJK_RECURRENT_KEPT_INPUTS(F)                                                               \
+    F(TENSOR, chunk_states, EJK_OPTIONAL, "computed again", EJK_RECURRENT_KEPT "float32",          \
+      "what the call wrote; counts together with errors")                                          \
+    F(TENSOR, errors, EJK_OPTIONAL, "computed again", EJK_RECURRENT_OUT "float32",                 \
+      "what the call wrote; counts together with chunk_states")
 
 /** Cotangents, and the gradient of the initial state. */
 #define EJK_RECURRENT_COTANGENTS(F)                                                                \

@@ -22,6 +22,7 @@ struct work {
     real *sum[ROLES];            /* what is summed over heads or tokens */
     real beta, q_norm, k_norm;
     double *spread[ROLES], *out[ROLES], *y, *y_spread, *final, *pool;
+    double *states, *errors, *errors_spread;
 };
 
 static int64_t at_token(const struct recurrent *p, int64_t b, int64_t t, int64_t h, int64_t heads,
@@ -123,15 +124,21 @@ static real bonus_of(const struct work *w, int64_t h) {
     return sum;
 }
 
-/* Column j of the state after a token, from the one before. */
-static void advance(const struct work *w, const real *old, real *new, int64_t j) {
+/* Column j of the state after a token, from the one before. `at`: as of forward(). */
+static void advance(const struct work *w, const real *old, real *new, int64_t j, int64_t at) {
     const struct recurrent *p = w->p;
     const int64_t dv = p->dv;
     const real read =
         p->member->update == RANK_ONE ? inner(w, w->b, 1, old + j, dv, p->dk) : (real)0;
     for (int64_t i = 0; i < p->dk; i++) new[i * dv + j] = old[i * dv + j] * w->dk[i] * w->dv[j];
-    real u = w->v[j];
-    if (p->member->update == DELTA) u = w->beta * (u - inner(w, w->k, 1, new + j, dv, p->dk));
+    real u = w->v[j], size = FN(fabs)(u);
+    if (p->member->update == DELTA) {
+        u -= inner(w, w->k, 1, new + j, dv, p->dk);
+        for (int64_t i = 0; i < p->dk; i++) size += FN(fabs)(w->k[i] * new[i * dv + j]);
+        if (at >= 0 && w->errors) w->errors[at + j] = (double)u;
+        if (at >= 0 && w->errors_spread) w->errors_spread[at + j] = (double)size;
+        u *= w->beta;
+    }
     for (int64_t i = 0; i < p->dk; i++) {
         new[i * dv + j] += w->k[i] * u;
         if (p->member->update == RANK_ONE) new[i * dv + j] += w->a[i] * read;
@@ -143,7 +150,7 @@ static void forward(struct work *w, int64_t h, const real *old, real *new, int64
     const struct recurrent *p = w->p;
     const real own = p->member->before ? bonus_of(w, h) : 0;
     for (int64_t j = 0; j < p->dv; j++) {
-        advance(w, old, new, j);
+        advance(w, old, new, j, at);
         const real *read = (p->member->before ? old : new) + j, scale = (real)p->scale;
         if (at < 0) continue;
         if (w->y)
@@ -314,6 +321,10 @@ static void walk(struct work *w, int64_t n, int64_t h) {
     for (int64_t s = 0; s < steps; s++) {
         const int64_t t = p->reverse ? end - 1 - s : begin + s;
         real *old = w->state + s * size;
+        if (w->states && s % KEPT_STEPS == 0)
+            for (int64_t i = 0; i < size; i++)
+                w->states[((kept_before(p, n) + s / KEPT_STEPS) * p->heads + h) * size + i] =
+                    (double)old[i];
         const int64_t own = p->segment ? p->segment[b * p->tokens + t] : 0;
         counts[s] = own >= 0;
         anew[s] = counts[s] && last >= 0 && last != own;
@@ -358,6 +369,11 @@ static void results(struct work *w, struct call *c, int order) {
     w->y_spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
     w->final = call_result(c, "final_state", order, ELEMENT);
     w->pool = call_result(c, "state", order, ELEMENT);
+    w->states = c->gradient ? NULL : call_result(c, "chunk_states", order, ELEMENT);
+    w->errors = c->gradient ? NULL : call_result(c, "errors", order, ELEMENT);
+    w->errors_spread = order == EXACT ? call_result(c, "errors", SPREAD, ELEMENT) : NULL;
+    if (w->p->states) w->states = w->p->states;
+    if (w->p->errors) w->errors = w->p->errors;
     for (int role = 0; role < ROLES; role++) {
         if (!w->p->member->name[role]) continue;
         snprintf(name, sizeof name, "d_%s", w->p->member->name[role]);

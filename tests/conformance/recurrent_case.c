@@ -15,7 +15,7 @@ static const struct member members[] = {
     {.name = {GIVEN_QKV, [G] = "g", [GAMMA] = "g_gamma", [GK] = "gk", [GV] = "gv"}},
     {.name = {GIVEN_QKV, [G] = "g", [GAMMA] = "g_gamma"}},
     {.name = {GIVEN_QKV}, .has_layers = true},
-    {.name = {GIVEN_DELTA}, .update = DELTA, .normalises = true, .has_raw = true},
+    {.name = {GIVEN_DELTA}, .update = DELTA, .normalises = true, .has_raw = true, .keeps = true},
     {.name = {GIVEN_DELTA},
      .update = DELTA,
      .normalises = true,
@@ -307,6 +307,19 @@ static struct recurrent *make(struct call *c, int member) {
     return p;
 }
 
+static ejk_tensor kept_states(struct call *c, const struct recurrent *p) {
+    return CALL_TENSOR(c, EJK_DTYPE_F32, p->packed ? 1 : p->batch, kept_rows(p), p->heads, p->dk,
+                       p->dv);
+}
+
+/* Gradients that are given what the call kept. */
+static void give_kept(struct call *c, struct recurrent *p) {
+    p->kept[0] = kept_states(c, p);
+    p->kept[1] = token_tensor(c, p, EJK_DTYPE_F32, p->heads, p->dv);
+    set_tensor(c, "chunk_states", &p->kept[0]);
+    set_tensor(c, "errors", &p->kept[1]);
+}
+
 static bool generate(struct call *c, int member) {
     const struct recurrent *p = make(c, member);
     const ejk_dtype wide = c->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
@@ -315,6 +328,12 @@ static bool generate(struct call *c, int member) {
     ejk_tensor final = state_tensor(c, p, wide, p->sequences);
     if (!p->pool && random_chance(&c->random, c->tiled ? 0.4 : 0.6))
         set_tensor(c, "final_state", &final);
+    if (!p->member->keeps || c->tiled || !random_chance(&c->random, 0.5)) return true;
+    const bool both = random_chance(&c->random, 0.5), states = random_chance(&c->random, 0.5);
+    const ejk_tensor kept = kept_states(c, p);
+    const ejk_tensor errors = token_tensor(c, p, EJK_DTYPE_F32, p->heads, p->dv);
+    if (both || states) set_tensor(c, "chunk_states", &kept);
+    if (both || !states) set_tensor(c, "errors", &errors);
     return true;
 }
 
@@ -338,7 +357,33 @@ static bool generate_vjp(struct call *c, int member) {
     }
     if (!any || (!is_for_chunks(c, p) && random_chance(&c->random, 0.6)))
         set_gradient(c, "initial_state", &final, wide);
+    if (p->member->keeps && random_chance(&c->random, 0.5)) give_kept(c, p);
     return true;
+}
+
+static void read_values(struct call *c, struct recurrent *p) {
+    if (p->x[QUERY]) return;
+    for (int role = 0; role < ROLES; role++) p->x[role] = tensor_values(c, &p->tensor[role]);
+    p->state = p->x[INITIAL];
+    const ejk_tensor *d_out = field(c, "d_out"), *d_final = field(c, "d_final_state");
+    if (d_out) p->d_out = tensor_values(c, d_out);
+    if (d_final) p->d_final = tensor_values(c, d_final);
+}
+
+/* What a forward call would have kept. */
+static void keep(struct call *c, struct recurrent *p) {
+    double **place[] = {&p->states, &p->errors};
+    for (int i = 0; i < 2; i++)
+        *place[i] = call_memory(c, (size_t)ejk_tensor_count(&p->kept[i]) * sizeof **place[i] + 1);
+    read_values(c, p);
+    c->gradient = false;
+    recurrent_double(c, p, EXACT);
+    c->gradient = true;
+    for (int i = 0; i < 2; i++) {
+        for (int64_t n = 0; n < ejk_tensor_count(&p->kept[i]); n++)
+            tensor_put(&p->kept[i], n, (*place[i])[n]);
+        *place[i] = NULL;
+    }
 }
 
 /* Tokens in no sequence and padding hold NaN. */
@@ -359,15 +404,7 @@ static void finish(struct call *c) {
         if (ejk_tensor_present(&p->tensor[of_tokens[i]])) hide(p, &p->tensor[of_tokens[i]]);
     const ejk_tensor *d_out = field(c, "d_out");
     if (d_out && ejk_tensor_present(d_out) && c->dtype != EJK_DTYPE_F64) hide(p, d_out);
-}
-
-static void read_values(struct call *c, struct recurrent *p) {
-    if (p->x[QUERY]) return;
-    for (int role = 0; role < ROLES; role++) p->x[role] = tensor_values(c, &p->tensor[role]);
-    p->state = p->x[INITIAL];
-    const ejk_tensor *d_out = field(c, "d_out"), *d_final = field(c, "d_final_state");
-    if (d_out) p->d_out = tensor_values(c, d_out);
-    if (d_final) p->d_final = tensor_values(c, d_final);
+    if (ejk_tensor_present(&p->kept[0])) keep(c, p);
 }
 
 static void exact(struct call *c) {

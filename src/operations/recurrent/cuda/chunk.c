@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
 #include "operations/recurrent/cuda/chunk_plan.h"
+#include "operations/recurrent/shared/kept.h"
 
 enum { PREPARE, SCAN };
 
@@ -40,7 +41,7 @@ static bool applicable(const void *problem) {
     const bool has_size =
         p->key_size == 64 || p->key_size == 128 || (p->key_size == 256 && !p->key_decay);
     const bool reads = p->read == REC_AFTER || p->key_decay;
-    return rec_chunk_fits(p) && reads && is_exact && has_size;
+    return rec_chunk_fits(p) && reads && is_exact && has_size && !rec_keeps(p);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -102,4 +103,4 @@ EJKI_DECLARE(recurrent_attention_chunk_cuda, .version = 1, .priority = 1, .appli
              .needs =
                  "sums or delta rules without decays of values or segments, Dk 64, 128 or 256, "
                  "Dv a multiple of 16; with decays of keys Dk up to 128, as where the old state is "
-                 "read, and of delta rules no final state")
+                 "read, and of delta rules no final state; chunk_states and errors are of CPUs")

@@ -28,7 +28,7 @@ static inline int64_t rec_cuda_token_bytes(const rec_problem *p, int64_t pitch) 
 static inline ejk_status rec_cuda_check(const rec_problem *p) {
     for (int role = 0; role < REC_ROLES; role++) {
         const rec_view *v = &p->view[role];
-        const bool is_list = role >= REC_INDICES;
+        const bool is_list = role >= REC_INDICES && role <= REC_SEGMENTS;
         const int64_t size =
             is_list ? (v->wide ? 8 : 4) : (int64_t)ejk_dtype_size((ejk_dtype)v->dtype);
         if (v->present) EJKI_TRY(ejki_cuda_check_address(v->data, size, "a tensor"));

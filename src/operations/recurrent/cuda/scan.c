@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
 #include "operations/recurrent/cuda/plan.h"
+#include "operations/recurrent/shared/kept.h"
 
 static const char text[] = "operations/recurrent/cuda/scan.cu";
 
@@ -56,7 +57,8 @@ static int64_t type_of(const rec_problem *p) {
 static bool applicable(const void *problem) {
     const rec_problem *p = problem;
     const layout l = layout_of(p, INT32_MAX);
-    return p->key_size <= 1024 && blocks_of(p, &l) < INT32_MAX / 2 && p->tokens <= INT32_MAX / 2;
+    return p->key_size <= 1024 && blocks_of(p, &l) < INT32_MAX / 2 && p->tokens <= INT32_MAX / 2 &&
+           !rec_keeps(p);
 }
 
 static ejk_status layout_on(const rec_problem *p, int32_t device, layout *out) {
@@ -101,4 +103,5 @@ static ejk_status run(const ejk_run *run) {
 }
 
 EJKI_DECLARE(recurrent_attention_scan_cuda, .version = 3, .applicable = applicable,
-             .prepare = prepare, .run = run, .needs = "Dk up to 1024")
+             .prepare = prepare, .run = run,
+             .needs = "Dk up to 1024; chunk_states and errors are of CPUs")

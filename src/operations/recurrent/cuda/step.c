@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
 #include "operations/recurrent/cuda/plan.h"
+#include "operations/recurrent/shared/kept.h"
 
 static const char text[] = "operations/recurrent/cuda/step.cu";
 
@@ -50,7 +51,8 @@ static bool applicable(const void *problem) {
     const int64_t size = p->key_size;
     const bool is_power = size >= ROWS && size <= 32 * ROWS && (size & (size - 1)) == 0;
     const int64_t most = MOST_TOKENS * (p->packed ? p->sequences : 1);
-    return is_power && p->tokens <= most && blocks_of(p) < INT32_MAX / (THREADS / 32);
+    return is_power && p->tokens <= most && blocks_of(p) < INT32_MAX / (THREADS / 32) &&
+           !rec_keeps(p);
 }
 
 /* Rows of tokens that are read and written, of one type where the call is plain. */
@@ -128,4 +130,5 @@ static ejk_status run(const ejk_run *run) {
 
 EJKI_DECLARE(recurrent_attention_step_cuda, .version = 1, .priority = 2, .applicable = applicable,
              .prepare = prepare, .run = run,
-             .needs = "up to 8 tokens a sequence, Dk a power of two from 8 to 256")
+             .needs = "up to 8 tokens a sequence, Dk a power of two from 8 to 256; "
+                      "chunk_states and errors are of CPUs")

@@ -6,19 +6,19 @@
 
 #define EJK_RECORD_SELF ejk_gated_delta_rule_args
 EJK_RECORD_DEFINE_WITH(ejk_gated_delta_rule_args_record, ejk_gated_delta_rule_args,
-                       EJK_GATED_DELTA_RULE_ARGS, REC_SYMBOLS REC_GATES REC_POOL, NULL);
+                       EJK_GATED_DELTA_RULE_ARGS, REC_SYMBOLS REC_GATES REC_POOL REC_ROWS, NULL);
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_gated_delta_rule_vjp_args
 EJK_RECORD_DEFINE_WITH(ejk_gated_delta_rule_vjp_args_record, ejk_gated_delta_rule_vjp_args,
-                       EJK_GATED_DELTA_RULE_VJP_ARGS, REC_SYMBOLS REC_GATES, NULL);
+                       EJK_GATED_DELTA_RULE_VJP_ARGS, REC_SYMBOLS REC_GATES REC_ROWS, NULL);
 #undef EJK_RECORD_SELF
 
 static rec_call forward_of(const ejk_gated_delta_rule_args *a) {
-    return REC_DELTA_FORWARD(a);
+    return REC_DELTA_FORWARD(a, REC_KEPT(a));
 }
 static rec_call gradient_of(const ejk_gated_delta_rule_vjp_args *a) {
-    return REC_DELTA_BACKWARD(a);
+    return REC_DELTA_BACKWARD(a, REC_KEPT(a));
 }
 
 REC_HOOKS(forward, ejk_gated_delta_rule_args)

@@ -6,19 +6,19 @@
 
 #define EJK_RECORD_SELF ejk_kda_attention_args
 EJK_RECORD_DEFINE_WITH(ejk_kda_attention_args_record, ejk_kda_attention_args,
-                       EJK_KDA_ATTENTION_ARGS, REC_SYMBOLS REC_GATES REC_POOL, NULL);
+                       EJK_KDA_ATTENTION_ARGS, REC_SYMBOLS REC_GATES REC_POOL REC_ROWS, NULL);
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_kda_attention_vjp_args
 EJK_RECORD_DEFINE_WITH(ejk_kda_attention_vjp_args_record, ejk_kda_attention_vjp_args,
-                       EJK_KDA_ATTENTION_VJP_ARGS, REC_SYMBOLS REC_GATES, NULL);
+                       EJK_KDA_ATTENTION_VJP_ARGS, REC_SYMBOLS REC_GATES REC_ROWS, NULL);
 #undef EJK_RECORD_SELF
 
 static rec_call forward_of(const ejk_kda_attention_args *a) {
-    return REC_DELTA_FORWARD(a);
+    return REC_DELTA_FORWARD(a, REC_KEPT(a));
 }
 static rec_call gradient_of(const ejk_kda_attention_vjp_args *a) {
-    return REC_DELTA_BACKWARD(a);
+    return REC_DELTA_BACKWARD(a, REC_KEPT(a));
 }
 
 REC_HOOKS(forward, ejk_kda_attention_args)

@@ -11,7 +11,7 @@ EJK_RECORD_DEFINE_WITH(ejk_ragged_gated_delta_rule_args_record, ejk_ragged_gated
 #undef EJK_RECORD_SELF
 
 static rec_call forward_of(const ejk_ragged_gated_delta_rule_args *a) {
-    return REC_DELTA_FORWARD(a);
+    return REC_DELTA_FORWARD(a, );
 }
 
 REC_HOOKS(forward, ejk_ragged_gated_delta_rule_args)

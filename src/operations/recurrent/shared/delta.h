@@ -15,14 +15,18 @@
     .update = REC_DELTA, .normalise = (a)->use_qk_l2norm != EJK_FALSE,                             \
     .beta_logits = (a)->use_beta_sigmoid
 
-#define REC_DELTA_FORWARD(a)                                                                       \
+/* What members keep for gradients. */
+#define REC_KEPT(a) .tensor[REC_STATES] = &(a)->chunk_states, .tensor[REC_ERRORS] = &(a)->errors
+
+/* Calls of members; what else they have follows. */
+#define REC_DELTA_FORWARD(a, ...)                                                                  \
     (rec_call) {                                                                                   \
-        REC_FORWARD(a), REC_DELTA_TENSORS(REC_GIVEN, a), REC_DELTA_OPTIONS(a)                      \
+        REC_FORWARD(a), REC_DELTA_TENSORS(REC_GIVEN, a), REC_DELTA_OPTIONS(a), __VA_ARGS__         \
     }
-#define REC_DELTA_BACKWARD(a)                                                                      \
+#define REC_DELTA_BACKWARD(a, ...)                                                                 \
     (rec_call) {                                                                                   \
         REC_BACKWARD(a), REC_DELTA_TENSORS(REC_GIVEN, a), REC_DELTA_TENSORS(REC_WANTED, a),        \
-            REC_DELTA_OPTIONS(a)                                                                   \
+            REC_DELTA_OPTIONS(a), __VA_ARGS__                                                      \
     }
 
 #endif

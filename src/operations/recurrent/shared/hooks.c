@@ -73,7 +73,8 @@ void rec_fill(const rec_call *c, const ejk_inputs *how) {
 /* ---- Costs ------------------------------------------------------------------------------------------ */
 
 /* Multiplications and additions of the chunked form with chunks of 64, per token of a head: what is inside of a chunk,
- * triangles counted half, and what is done with the state. Gradients are three times that. */
+ * triangles counted half, and what is done with the state. Gradients are three times that, or twice where they are
+ * given states and errors. */
 static double token_flops(const rec_problem *p) {
     const double dk = (double)p->key_size, dv = (double)p->value_size;
     const double chunk =
@@ -104,6 +105,8 @@ static double bytes_of(const rec_problem *p, int role) {
     case REC_BETA: return size * tokens * (double)p->heads;
     case REC_INITIAL:
     case REC_FINAL: return size * (double)p->sequences * state;
+    case REC_STATES: return size * (double)p->batch * (double)p->kept_rows * state;
+    case REC_ERRORS: return size * tokens * (double)(p->heads * p->value_size);
     default: return 0;
     }
 }
@@ -111,8 +114,9 @@ static double bytes_of(const rec_problem *p, int role) {
 void rec_cost(const void *problem, const void *args, ejk_cost *cost) {
     const rec_problem *p = problem;
     (void)args;
-    cost->flops = (double)p->batch * (double)p->tokens * (double)p->heads * token_flops(p) *
-                  (p->gradient ? 3 : 1);
+    const bool given = p->view[REC_STATES].present && p->view[REC_ERRORS].present;
+    const double passes = !p->gradient ? 1 : given ? 2 : 3;
+    cost->flops = (double)p->batch * (double)p->tokens * (double)p->heads * token_flops(p) * passes;
     cost->bytes = 0;
     for (int role = 0; role < REC_ROLES; role++) cost->bytes += bytes_of(p, role);
 }

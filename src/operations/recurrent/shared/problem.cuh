@@ -48,8 +48,11 @@ enum rec_role {
     REC_INDICES,  /* [N] */
     REC_ENDS,     /* [N+1] */
     REC_SEGMENTS, /* [B,T] */
+    REC_STATES,   /* of delta rules, [B,rows,H,Dk,Dv]: before every REC_KEPT_STEPS steps; strides b, h, k, v */
+    REC_ERRORS,   /* of delta rules, [B,T,H,Dv]: value - S'k */
     REC_ROLES,
 };
+enum { REC_KEPT_STEPS = 32 };
 /* Of another: its gradient or cotangent. */
 #define REC_D(role) (REC_GRADIENT + (role))
 
@@ -77,6 +80,7 @@ typedef struct rec_problem {
     double least, most;
     int g_is_wide, gamma_is_each, is_pool, packed, reverse, gradient;
     int dtype; /* of the query */
+    rec_size kept_rows, kept_stride; /* of REC_STATES: rows, and from one to the next */
     rec_view view[REC_ROLES];
 } rec_problem;
 

@@ -13,7 +13,7 @@ EJK_RECORD_DEFINE(ejk_recurrent_config_record, ejk_recurrent_config, EJK_RECURRE
 _Static_assert(sizeof(rec_problem) <= EJK_MAX_PROBLEM_SIZE, "problems are copied to the stack");
 
 /* What the axes of a tensor are. */
-enum axes { TOKEN, TOKEN_ROW, HEAD, HEAD_ROW, STATE, INDICES, ENDS, SEGMENTS };
+enum axes { TOKEN, TOKEN_ROW, HEAD, HEAD_ROW, STATE, INDICES, ENDS, SEGMENTS, KEPT };
 
 typedef struct shape {
     const char *name;
@@ -55,6 +55,8 @@ static shape shape_of(const rec_problem *p, const rec_call *c, int role) {
     case REC_INDICES: s.axes = INDICES; break;
     case REC_ENDS: s.axes = ENDS; break;
     case REC_SEGMENTS: s.axes = SEGMENTS; break;
+    case REC_STATES: s.axes = KEPT; break;
+    case REC_ERRORS: s.name = "errors", s.size = p->value_size; break;
     default: break;
     }
     return s;
@@ -119,6 +121,18 @@ static ejk_status state_view(const rec_problem *p, bool transposed, int64_t rows
     return EJK_OK;
 }
 
+/* The record has looked at the axes behind the first two. */
+static ejk_status kept_view(rec_problem *p, const ejk_tensor *t, rec_view *v) {
+    const int64_t rows = ejki_cdiv(p->tokens, (rec_size)REC_KEPT_STEPS) + p->sequences - p->batch;
+    EJKI_TRY(check_axis("chunk_states", t, 0, p->batch));
+    EJKI_TRY(check_axis("chunk_states", t, 1, rows));
+    p->kept_rows = t->shape[1];
+    p->kept_stride = t->strides[1];
+    v->stride[0] = t->strides[0];
+    for (int i = 1; i < 4; i++) v->stride[i] = t->strides[i + 1];
+    return EJK_OK;
+}
+
 static void list_view(const ejk_tensor *t, rec_view *v) {
     v->stride[0] = t->strides[0];
     v->wide = t->dtype == EJK_DTYPE_I64;
@@ -137,6 +151,7 @@ static ejk_status put_view(rec_problem *p, const rec_call *c, int role, bool tra
     case STATE: return state_view(p, transposed, p->sequences, s.name, t, v);
     case INDICES: list_view(t, v); return check_axis("state_indices", t, 0, p->sequences);
     case ENDS: list_view(t, v); return EJK_OK;
+    case KEPT: return kept_view(p, t, v);
     case SEGMENTS: {
         const shape ids = {"seg_ids", SEGMENTS, 0, 0};
         return token_view(p, c, &ids, t, v);

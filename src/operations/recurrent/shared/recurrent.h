@@ -28,6 +28,7 @@ typedef struct rec_call {
 #define REC_SYMBOLS "B=1,T,H,Hq=H,Hk=H,Hv=H,Dk,Dv=Dk,N=B"
 #define REC_GATES   ",Hg=H"
 #define REC_POOL    ",slots=N"
+#define REC_ROWS    ",rows=N"
 
 /* What all arguments of forward calls, and of gradients, have. `a` points to them. */
 #define REC_COMMON(a)                                                                              \

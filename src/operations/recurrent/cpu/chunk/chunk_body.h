@@ -13,6 +13,8 @@
  * Columns lie in slabs [Dk][TILE_COLUMNS], which with Dk = 128 fill half of an L1 cache, and a slab takes all steps of
  * a chunk before the next one.
  *
+ * What is kept for gradients is the state before each CHUNK steps, and X of U = beta X.
+ *
  * Chunks lie at multiples of CHUNK tokens of their sequence and end early where a segment does. Columns never meet, and
  * sums run in the order of tokens and channels: bits depend neither on slabs nor on threads.
  */
@@ -71,11 +73,41 @@ static void add_tokens(chunk *c, float *state) {
 
 /* ---- Chunks ------------------------------------------------------------------------------------------ */
 
+static void clear_row(const rec_view *v, rec_size at, rec_size columns) {
+    for (rec_size i = 0; i < columns && v->present; i++)
+        element_store((ejk_dtype)v->dtype, v->data, at + i, 0);
+}
 static void clear_out(const rec_problem *p, rec_size b, rec_size t, rec_size h, rec_size c,
                       rec_size end) {
-    const rec_view *out = &p->view[REC_OUT];
-    for (; c < end; c++)
-        element_store((ejk_dtype)out->dtype, out->data, rec_at(out, b, t, h) + c, 0);
+    const rec_view *out = &p->view[REC_OUT], *errors = &p->view[REC_ERRORS];
+    clear_row(out, rec_at(out, b, t, h) + c, end - c);
+    clear_row(errors, rec_at(errors, b, t, h) + c, end - c);
+}
+
+/* Columns `at` on of the state before a step, to where it is kept. */
+static void store_kept(const chunk *c, rec_size step, rec_size h, rec_size at, const float *from) {
+    const rec_view *v = &c->p->view[REC_STATES];
+    const rec_size columns = ejki_min(c->p->value_size - at, TILE_COLUMNS);
+    const rec_size first = rec_kept_at(c->p, &c->sequence, step, h) + at * v->stride[3];
+    for (rec_size i = 0; i < c->p->key_size; i++, from += TILE_COLUMNS) {
+        const rec_size row = first + i * v->stride[2];
+        for (rec_size j = 0; j < columns && v->stride[3] == 1; j += VL)
+            v_narrow_some(EJK_DTYPE_F32, element_at(EJK_DTYPE_F32, v->data, row + j),
+                          v_load(from + j), columns - j);
+        for (rec_size j = 0; j < columns && v->stride[3] != 1; j++)
+            element_store(EJK_DTYPE_F32, v->data, row + j * v->stride[3], from[j]);
+    }
+}
+
+/* X of a slab, if it is wanted. */
+static void put_errors(const chunk *c, rec_size h, rec_size at) {
+    const rec_view *v = &c->p->view[REC_ERRORS];
+    for (rec_size i = 0; i < c->count && v->present; i++) {
+        const rec_size place = rec_at(v, c->sequence.batch, c->token[i], h) + at;
+        for (rec_size j = 0; j < TILE_COLUMNS && at + j < c->p->value_size; j += VL)
+            v_narrow_some(EJK_DTYPE_F32, element_at(EJK_DTYPE_F32, v->data, place + j),
+                          v_load(c->x + i * TILE_COLUMNS + j), c->p->value_size - at - j);
+    }
 }
 
 /* out = e^G Q S + P U, columns `at` on; Q S is `met`, or made. Rows of U behind a token are not touched, so that what
@@ -116,12 +148,14 @@ static void run_slab(chunk *c, rec_size h, rec_size at, float *state) {
     const float *k_met, *q_met;
     load_values(c, h, at);
     if (meet_state(c, state, &k_met, &q_met)) {
-        if (delta) solve(c, NULL, k_met, NULL);
+        if (delta) solve(c, NULL, k_met, c->x);
+        put_errors(c, h, at);
         write_out(c, h, at, NULL, q_met);
         add_tokens(c, state);
         return;
     }
-    if (delta) solve(c, state, NULL, NULL);
+    if (delta) solve(c, state, NULL, c->x);
+    put_errors(c, h, at);
     write_out(c, h, at, state, NULL);
     update_state(c, state, state);
 }
@@ -200,6 +234,9 @@ static void ask_ahead(chunk *c, const task *t, rec_size i, rec_size n) {
     if (c->ahead.rows <= 0) return;
     ask_rows(c, REC_VALUE, from, rec_head(p, next, p->value_heads), t->first, t->last - t->first);
     ask_rows(c, REC_OUT, from, next, t->first, t->last - t->first);
+    if (p->view[REC_ERRORS].present)
+        ask_rows(c, REC_ERRORS, from, next, t->first, t->last - t->first);
+    if (t->last - t->first == p->value_size) ask_kept(c, from, next);
     if ((i + 1) % t->shared == 0) {
         ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
         ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
@@ -211,6 +248,14 @@ static void ask_ahead(chunk *c, const task *t, rec_size i, rec_size n) {
     share_out(&c->ahead, units_of(c, t));
 }
 
+/* States of all heads of a task before a step. */
+static void keep_states(const chunk *c, const task *t, rec_size step, const float *states) {
+    const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
+    for (rec_size n = 0; n < t->heads * slabs; n++)
+        store_kept(c, step, t->head + n / slabs, t->first + n % slabs * TILE_COLUMNS,
+                   states + n * c->pitch * TILE_COLUMNS);
+}
+
 static void run_task(chunk *c, const task *t, float *states) {
     const rec_size size = c->pitch * TILE_COLUMNS;
     const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
@@ -219,7 +264,13 @@ static void run_task(chunk *c, const task *t, float *states) {
                   states + n * size);
     for (rec_size n = 0; n < c->sequence.end - c->sequence.begin;) {
         bool resets;
+        const rec_size begin = n;
+        bool keeps = c->p->view[REC_STATES].present && n % CHUNK == 0;
         n = next_chunk(c, n, &resets);
+        if (keeps && (resets || c->count == 0)) {
+            keep_states(c, t, begin, states);
+            keeps = false;
+        }
         for (int i = 0; i < c->paddings; i++)
             for (rec_size h = 0; h < t->heads; h++)
                 clear_out(c->p, c->sequence.batch, c->padding[i], t->head + h, t->first, t->last);
@@ -230,9 +281,11 @@ static void run_task(chunk *c, const task *t, float *states) {
             if (i % t->shared == 0 && !shared_in_pairs(c, h)) load_shared(c, h);
             if (!head_in_pairs(c, h)) load_products(c, h);
             ask_ahead(c, t, i, n);
-            for (rec_size j = 0; j < slabs; j++)
-                run_slab(c, t->head + i, t->first + j * TILE_COLUMNS,
-                         states + (i * slabs + j) * size);
+            for (rec_size j = 0; j < slabs; j++) {
+                float *state = states + (i * slabs + j) * size;
+                if (keeps) store_kept(c, begin, h, t->first + j * TILE_COLUMNS, state);
+                run_slab(c, h, t->first + j * TILE_COLUMNS, state);
+            }
         }
     }
     for (rec_size n = 0; n < t->heads * slabs; n++)
@@ -267,6 +320,7 @@ static void work(void *argument, int64_t index) {
     if (index > 0) return;
     for (rec_size t = rec_covered(p); t < p->tokens; t++)
         for (rec_size h = 0; h < p->heads; h++) clear_out(p, 0, t, h, 0, p->value_size);
+    rec_clear_kept(p);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,

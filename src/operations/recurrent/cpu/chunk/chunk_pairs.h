@@ -4,10 +4,10 @@
  * by VDPBF16PS (pair_products.h), which read the same operands. Queries, keys, the state and U are rounded to bf16 on
  * their way; the state itself, sums, decays of heads and what is solved for stay floats.
  *
- * A state after the last token would show that: where one is wanted, the state that keys meet and U are sums of three
- * numbers of bf16, which have all bits of a float. Three products in place of one pay on AMX only. Keys are none, so
- * that those with decays or a norm have their products in floats then; and so has all where outputs are floats, which
- * a norm may make large.
+ * A state after the last token would show that, as would what is kept for gradients: where one is wanted, the state
+ * that keys meet and U are sums of three numbers of bf16, which have all bits of a float. Three products in place of one
+ * pay on AMX only. Keys are none, so that those with decays or a norm have their products in floats then; and so has all
+ * where outputs are floats, which a norm may make large.
  */
 #ifndef EJKI_RECURRENT_CHUNK_PAIRS_H
 #define EJKI_RECURRENT_CHUNK_PAIRS_H
@@ -51,7 +51,7 @@ static int terms_of(const rec_problem *p) {
     const bool exact =
         p->view[REC_KEY].dtype == (int)EJK_DTYPE_BF16 && !p->normalise && !p->key_decay;
     if (p->view[REC_OUT].dtype != (int)EJK_DTYPE_BF16) return 0;
-    if (!p->view[REC_FINAL].present) return 1;
+    if (!p->view[REC_FINAL].present && !rec_keeps(p)) return 1;
     return exact && EXACT_STATES ? MOST_TERMS : 0;
 }
 

@@ -8,6 +8,8 @@
  *     dQ = e^G d_out S' + (d_out U' decays) K,           dK = ... of both, and of (decays to the end) U dS'
  *     dS before = e^(G of the chunk) dS + (e^G Q)' d_out - (e^G K)' dX
  *
+ * A call that is given states and X of the forward call goes backwards only; products between tokens are made again.
+ *
  * U = beta V of sums by step sizes, whose d_beta is dU V. d_out has the scale. Heads that share query and key are
  * worked on together, up to MOST_UNIT of them: products of rows, and of d_out U' with rows, are formed once. Columns
  * meet only in what is summed over them: d_value and the cotangents of states have the same bits with other columns
@@ -30,15 +32,42 @@ static void load_unit(work *w) {
     pack_transposed(c->q, c->pitch, c->rows, c->pitch, c->qt);
     pack_transposed(c->k, c->pitch, c->rows, c->pitch, c->kt);
     multiply_rows(c, c->q, c->qk);
+    if (w->given) multiply_rows(c, c->k, c->kk);
 }
 
-static void load_back(work *w, const bool delta, rec_size begin) {
+/* The state before a chunk, products and decays, of a call that is given what else is made on the way there. Rows get
+ * their decays of channels while products are made of them. */
+static void load_given(work *w, rec_size begin, bool resets) {
     chunk *c = &w->c;
-    load_betas(c, w->at.h);
-    restore_products(w, delta, begin);
+    back *b = &w->b;
+    const bool key_decay = w->at.p->key_decay;
+    const size_t bytes = (size_t)(c->rows * c->pitch) * sizeof(float);
+    for (rec_size s = 0; s < b->slabs && !resets; s++)
+        load_kept(c, begin, w->at.h, s * TILE_COLUMNS, w->cells + s * c->pitch * TILE_COLUMNS);
+    if (key_decay) {
+        memcpy(b->q, c->q, bytes);
+        memcpy(b->k, c->k, bytes);
+    }
+    load_products(c, w->at.h);
+    for (rec_size i = 0; i < c->rows * CHUNK; i += VL)
+        v_store(c->rest + i, v_sub(v_zero(), v_load(c->rest + i)));
+    if (!key_decay) return;
+    memcpy(c->q, b->q, bytes);
+    memcpy(c->k, b->k, bytes);
+    decay_rows(c, b);
+}
+
+static void load_back(work *w, const bool delta, rec_size begin, bool resets) {
+    chunk *c = &w->c;
     memset(w->b.betas, 0, CHUNK * VL * sizeof(float));
     memset(w->b.skips, 0, CHUNK * VL * sizeof(float));
     w->b.d_state = d_state_of(w);
+    if (w->given) {
+        load_given(w, begin, resets);
+        return;
+    }
+    load_betas(c, w->at.h);
+    restore_products(w, delta, begin);
     if (w->at.p->key_decay) {
         load_channel_decays(c, w->at.h);
         decay_rows(c, &w->b);
@@ -127,6 +156,9 @@ static void back_columns(work *w, const bool delta, rec_size begin) {
     for (rec_size s = 0; s < b->slabs; s++) {
         const rec_size at = s * CHUNK * TILE_COLUMNS;
         const float *x = delta ? x_of(w, begin, s) : c->u;
+        if (w->given)
+            load_part(c, REC_ERRORS, w->at.h, s * TILE_COLUMNS, TILE_COLUMNS, w->at.p->value_size,
+                      1, c->x, TILE_COLUMNS);
         load_columns(w, x, s);
         back_solve(c, delta, keys, b->d_state + s * c->pitch * TILE_COLUMNS, b->d_out + at, x,
                    b->y + at, b->betas);
@@ -174,7 +206,7 @@ INLINE void back_chunk(work *w, const bool delta, rec_size begin, bool resets) {
     load_unit(w);
     for (; w->at.h < end; w->at.h++) {
         const float *state = resets ? w->nothing : cell_of(w, begin);
-        load_back(w, delta, begin);
+        load_back(w, delta, begin, resets);
         ask_next(w, begin, (begin / CHUNK - 1) * CHUNK, true);
         back_columns(w, delta, begin);
         if (w->at.p->key_decay) {
@@ -229,11 +261,12 @@ static void back_span(head_work *at) {
     place_chunk(c, w->chunk_memory);
     for (; w->at.h < w->first + w->at.span; w->at.h++)
         for (rec_size s = 0; s < w->b.slabs; s++) {
-            load_slab(c, REC_INITIAL, w->at.h, s * TILE_COLUMNS, cell_of(w, 0) + s * slab);
+            if (!w->given)
+                load_slab(c, REC_INITIAL, w->at.h, s * TILE_COLUMNS, cell_of(w, 0) + s * slab);
             load_slab(c, REC_D_FINAL, w->at.h, s * TILE_COLUMNS, d_state_of(w) + s * slab);
         }
     w->at.h = w->first;
-    pass_over(w);
+    if (!w->given) pass_over(w);
     for (rec_size cell = ejki_cdiv(steps, CHUNK); cell-- > 0;)
         back_cell(w, cell, ejki_min((cell + 1) * CHUNK, steps));
     for (; w->at.h < w->first + w->at.span; w->at.h++)

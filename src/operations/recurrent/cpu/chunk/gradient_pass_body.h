@@ -23,7 +23,8 @@ enum { MOST_SPAN = 4 };
  * A cell is CHUNK steps; a chunk lies in one, and is all of it but where segments end. What is kept of a cell and a
  * head lies together: the state before it [slabs][pitch][TILE_COLUMNS], X [slabs][X_ROWS][TILE_COLUMNS] and rest
  * [CHUNK][CHUNK] of delta rules, own [CHUNK][CHUNK] with decays of key channels; X and products with the rows of tokens
- * where these lie in the cell. Heads of a unit follow each other.
+ * where these lie in the cell. Heads of a unit follow each other. A call that is given states and errors has no cells,
+ * but room for the state of a head, and c.x for X of a slab.
  */
 typedef struct work {
     head_work at; /* first: back_span() is given this */
@@ -32,6 +33,7 @@ typedef struct work {
     float *cells, *nothing, *chunk_memory; /* nothing: a state of 0 */
     float *d_states;                       /* of the unit's heads */
     rec_size state_size, cell_size, x_size, rest_size;
+    bool given;     /* states and errors */
     rec_size first; /* of the heads that take turns; at.h is the one at hand */
 } work;
 
@@ -62,6 +64,7 @@ static void measure(const rec_problem *p, rec_size threads, work *w) {
     w->b.slabs = slabs_of(p);
     w->b.columns = w->at.value_pitch;
     w->state_size = w->at.value_pitch * w->at.pitch;
+    w->given = delta && p->view[REC_STATES].present && p->view[REC_ERRORS].present;
     w->x_size = delta ? w->b.slabs * X_SLAB : 0;
     w->rest_size = delta ? SQUARE : 0;
     w->cell_size = w->state_size + w->x_size + w->rest_size + (p->key_decay ? SQUARE : 0);
@@ -78,7 +81,7 @@ static rec_size deal_out(work *w, float *at) {
         &b->u_turned, &b->y_turned, &b->d_own,        &b->d_rest, &b->m,    &b->n, &b->m_turned,
         &b->n_turned, &b->dq,       &b->dk,           &b->dl,     &b->q,    &b->k, &b->left,
         &w->d_states, &b->met,      &b->rows,         &b->betas,  &b->skips};
-    const rec_size size[] = {cells * w->at.span * w->cell_size,
+    const rec_size size[] = {w->given ? w->state_size : cells * w->at.span * w->cell_size,
                              w->state_size,
                              chunk_floats(p),
                              columns,
@@ -114,9 +117,11 @@ static rec_size deal_out(work *w, float *at) {
 
 /* What is kept of the cell of a step and the head at hand; and of that X of a slab and products, from that step on. */
 static float *cell_of(const work *w, rec_size step) {
+    if (w->given) return w->cells;
     return w->cells + (step / CHUNK * w->at.span + w->at.h - w->first) * w->cell_size;
 }
 static float *x_of(const work *w, rec_size step, rec_size slab) {
+    if (w->given) return w->c.x;
     return cell_of(w, step) + w->state_size + slab * X_SLAB + step % CHUNK * TILE_COLUMNS;
 }
 static float *rest_of(const work *w, rec_size step) {
@@ -124,6 +129,24 @@ static float *rest_of(const work *w, rec_size step) {
 }
 static float *own_of(const work *w, rec_size step) {
     return rest_of(w, step) + w->rest_size;
+}
+
+/* Columns `at` on of the state before a step that the forward call kept. */
+static void load_kept(const chunk *c, rec_size step, rec_size h, rec_size at, float *to) {
+    const rec_view *v = &c->p->view[REC_STATES];
+    const rec_size columns = ejki_min(c->p->value_size - at, TILE_COLUMNS);
+    const rec_size first = rec_kept_at(c->p, &c->sequence, step, h) + at * v->stride[3];
+    for (rec_size i = 0; i < c->pitch; i++, to += TILE_COLUMNS) {
+        const rec_size row = first + i * v->stride[2], some = i < c->p->key_size ? columns : 0;
+        for (rec_size j = 0; j < TILE_COLUMNS; j += VL)
+            v_store(to + j,
+                    j < some && v->stride[3] == 1
+                        ? v_widen_some(EJK_DTYPE_F32, element_at(EJK_DTYPE_F32, v->data, row + j),
+                                       some - j)
+                        : v_zero());
+        for (rec_size j = 0; j < some && v->stride[3] != 1; j++)
+            to[j] = view_load(v, row + j * v->stride[3]);
+    }
 }
 
 /* The cotangent of the state of the head at hand. */
@@ -189,7 +212,11 @@ static void ask_next(work *w, rec_size begin, rec_size next, bool backwards) {
     if (n < 0 || n >= steps) return;
     w->at.h = last ? w->first : h + 1;
     c->ahead.rows = ejki_min(CHUNK, steps - n);
-    ask_cell(w, n);
+    if (w->given) {
+        ask_kept(c, n, w->at.h);
+        ask_tensor(w, REC_ERRORS, n, p->heads, p->value_size);
+    } else
+        ask_cell(w, n);
     if (loads && (backwards || p->key_decay))
         ask_tensor(w, REC_QUERY, n, p->query_heads, p->key_size);
     if (loads) ask_tensor(w, REC_KEY, n, p->key_heads, p->key_size);

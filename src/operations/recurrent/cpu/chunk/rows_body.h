@@ -6,6 +6,7 @@
 #include "operations/recurrent/cpu/chunk/gates_body.h"
 #include "operations/recurrent/cpu/chunk/tile.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
+#include "operations/recurrent/shared/kept.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static rec_size slabs_of(const rec_problem *p) {
 /* Floats of a chunk. */
 static rec_size chunk_floats(const rec_problem *p) {
     const rec_size pitch = pitch_of(p);
-    return (6 * CHUNK + 10) * pitch + 4 * CHUNK * CHUNK + CHUNK * TILE_COLUMNS;
+    return (6 * CHUNK + 10) * pitch + 4 * CHUNK * CHUNK + 2 * CHUNK * TILE_COLUMNS;
 }
 
 static void place_chunk(chunk *c, float *memory) {
@@ -39,6 +40,7 @@ static void place_chunk(chunk *c, float *memory) {
     c->own = c->kk + CHUNK * CHUNK;
     c->rest = c->own + CHUNK * CHUNK;
     c->u = c->rest + CHUNK * CHUNK;
+    c->x = c->u + CHUNK * TILE_COLUMNS;
 }
 
 /* What chunks are for; sequences shorter than one are better walked through token by token. */
@@ -250,6 +252,18 @@ static void ask_rows(chunk *c, int role, rec_size n, rec_size head, rec_size at,
     a->row[a->count] = view_at(v, rec_at(v, c->sequence.batch, from, head) + at);
     a->step[a->count] = (c->p->reverse ? -1 : 1) * v->stride[1] * bytes;
     a->bytes[a->count++] = size * bytes;
+}
+
+/* Asks for the state that is kept before step n, a part with each row of a chunk. */
+static void ask_kept(chunk *c, rec_size n, rec_size head) {
+    const rec_view *v = &c->p->view[REC_STATES];
+    ahead *a = &c->ahead;
+    const bool together = v->stride[3] == 1 && v->stride[2] == c->p->value_size;
+    if (!v->present || !together) return;
+    a->row[a->count] = view_at(v, rec_kept_at(c->p, &c->sequence, n / CHUNK * CHUNK, head));
+    a->step[a->count] = c->p->key_size * c->p->value_size * (rec_size)sizeof(float) / CHUNK;
+    a->bytes[a->count] = a->step[a->count];
+    a->count++;
 }
 
 #endif

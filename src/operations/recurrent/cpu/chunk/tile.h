@@ -25,6 +25,7 @@
  * and 22.9 ms for the delta rule (T 4096, 4 heads of 128 x 128, Zen 4). A multiple of TILE_COLUMNS and TILE_ROWS.
  */
 enum { CHUNK = 32 };
+_Static_assert((int)CHUNK == (int)REC_KEPT_STEPS, "states before chunks are those that are kept");
 
 /*
  * Rows of tensors that the next chunk needs, prefetched between products: else 38 % of the time goes into waiting for
@@ -77,7 +78,7 @@ typedef struct chunk {
     float *qt, *kt;      /* slabs [pitch][TILE_COLUMNS] of tokens; qt: of gradients */
     float *qk, *kk;      /* [CHUNK][CHUNK]: products of rows */
     float *own, *rest;   /* [CHUNK][CHUNK]: of U in the outputs, and in X, below the diagonal */
-    float *u;            /* [CHUNK][TILE_COLUMNS] */
+    float *u, *x;        /* [CHUNK][TILE_COLUMNS] */
     float *whole;        /* [pitch]: what remains of a row of the state after the chunk */
     float since[CHUNK];  /* decays of the head since the chunk began */
     float until[CHUNK];  /* decays to the end of the chunk; of sums times beta */

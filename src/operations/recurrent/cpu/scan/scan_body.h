@@ -8,11 +8,14 @@
  * moves a state once in each direction. States [Dv][Dk] of a step have their keys in the lanes: turned_body.h.
  *
  * Columns never meet, and rows are added up in their order: bits do not depend on slabs or threads.
+ *
+ * What is kept for gradients is written along the way: states before blocks, and errors with the outputs.
  */
 #include "kernels/declare.h"
 #include "operations/recurrent/cpu/scan/slab_body.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 #include "operations/recurrent/cpu/scan/turned_body.h"
+#include "operations/recurrent/shared/kept.h"
 
 #include <string.h>
 
@@ -22,6 +25,16 @@
  * since a head's tokens by themselves are pieces of 256 bytes; prefetching them 2 to 32 tokens ahead had no effect.
  */
 enum { BLOCK = 16, SLAB = 16384, TOGETHER = 1 << 18, MOST_TOGETHER = 8 };
+
+_Static_assert(REC_KEPT_STEPS % BLOCK == 0, "states are kept before blocks");
+
+static void put_errors(const rec_problem *p, rec_size b, rec_size t, rec_size h, rec_size at,
+                       vf error) {
+    const rec_view *errors = &p->view[REC_ERRORS];
+    const rec_size place = rec_at(errors, b, t, h) + at;
+    v_narrow_some(EJK_DTYPE_F32, element_at(EJK_DTYPE_F32, errors->data, place), error,
+                  p->value_size - at);
+}
 
 /* Writes out of the columns from `at` on; *u is then what is added to them, *x what a_i is of, *dv their decay. */
 INLINE void finish(const rec_problem *p, const int update, const bool has_dv, const rec_sequence *q,
@@ -40,7 +53,11 @@ INLINE void finish(const rec_problem *p, const int update, const bool has_dv, co
     }
     y = v_fma(v_set1(t->own), *u, y);
     if (update == REC_ADD) *u = v_mul(v_set1(t->beta), *u);
-    if (update == REC_DELTA) *u = v_mul(v_set1(t->beta), v_sub(*u, *x));
+    if (update == REC_DELTA) {
+        const vf error = v_sub(*u, *x);
+        if (p->view[REC_ERRORS].present) put_errors(p, q->batch, t->t, h, at, error);
+        *u = v_mul(v_set1(t->beta), error);
+    }
     y = v_fma(v_set1(t->qk), *u, y);
     if (update == REC_RANK_ONE) y = v_fma(v_set1(t->qa), *x, y);
     const rec_size place = rec_at(out, q->batch, t->t, h) + at;
@@ -131,11 +148,15 @@ static int width_of(const rec_problem *p) {
     return width;
 }
 
+static void clear_row(const rec_view *v, rec_size at, rec_size columns) {
+    for (rec_size i = 0; i < columns && v->present; i++)
+        element_store((ejk_dtype)v->dtype, v->data, at + i, 0);
+}
 static void clear_out(const rec_problem *p, rec_size b, rec_size t, rec_size h, rec_size c,
                       rec_size end) {
-    const rec_view *out = &p->view[REC_OUT];
-    for (; c < end; c++)
-        element_store((ejk_dtype)out->dtype, out->data, rec_at(out, b, t, h) + c, 0);
+    const rec_view *out = &p->view[REC_OUT], *errors = &p->view[REC_ERRORS];
+    clear_row(out, rec_at(out, b, t, h) + c, end - c);
+    clear_row(errors, rec_at(errors, b, t, h) + c, end - c);
 }
 
 /* Tokens of the block that begins with step n: how many of them count. */
@@ -228,6 +249,9 @@ static void run_long(worker *w, const rec_sequence *q, rec_size h, rec_size head
             const int count = load_block(w, q, h + i, n, ejki_min(n + BLOCK, steps), first, last);
             for (rec_size s = 0; s < slabs; s++) {
                 const slab own = {w->states + (i * slabs + s) * size, columns};
+                if (n % REC_KEPT_STEPS == 0)
+                    store_at(w->p, &w->p->view[REC_STATES], rec_kept_at(w->p, q, n, h + i),
+                             first + s * columns, w->width, own);
                 run_block(w, q, h + i, count, first + s * columns, own, own, own);
             }
         }
@@ -277,7 +301,7 @@ static void work(void *argument, int64_t index) {
         const rec_size first = slabs * part / parts * columns;
         const rec_size last = ejki_min(slabs * (part + 1) / parts * columns, p->value_size);
         count = 1;
-        if (q.end - q.begin <= BLOCK) {
+        if (q.end - q.begin <= BLOCK && !rec_keeps(p)) {
             run_short(&w, &q, h, first, last);
             continue;
         }
@@ -287,6 +311,7 @@ static void work(void *argument, int64_t index) {
     if (index > 0) return;
     for (rec_size t = rec_covered(p); t < p->tokens; t++)
         for (rec_size h = 0; h < p->heads; h++) clear_out(p, 0, t, h, 0, p->value_size);
+    rec_clear_kept(p);
 }
 
 EJKI_DEFINE_RUN(work)

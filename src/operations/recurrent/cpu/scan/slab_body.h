@@ -68,15 +68,20 @@ static void load_state(const rec_problem *p, const rec_view *v, rec_size row, re
         }
 }
 
-static void store_state(const rec_problem *p, const rec_view *v, rec_size row, rec_size h,
-                        rec_size c, int width, slab from) {
+/* Of a state that lies from element `at` on, unless there is no such tensor. */
+static void store_at(const rec_problem *p, const rec_view *v, rec_size at, rec_size c, int width,
+                     slab from) {
     const rec_size columns = ejki_min(p->value_size - c, width * VL);
-    if (!v->present || row < 0) return;
-    const rec_size at = rec_state_at(v, row, h) + c * v->stride[3];
+    at += c * v->stride[3];
+    if (!v->present) return;
     for (rec_size i = 0; i < p->key_size; i++)
         for (rec_size j = 0; j < columns; j++)
             element_store((ejk_dtype)v->dtype, v->data, at + i * v->stride[2] + j * v->stride[3],
                           from.data[i * from.stride + j]);
+}
+static void store_state(const rec_problem *p, const rec_view *v, rec_size row, rec_size h,
+                        rec_size c, int width, slab from) {
+    if (row >= 0) store_at(p, v, rec_state_at(v, row, h), c, width, from);
 }
 
 #endif
