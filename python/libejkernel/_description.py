@@ -111,7 +111,8 @@ class Gradient:
     """How an operation and the one that has its gradients belong together.
 
     By names: what the gradient shares with the forward call are its inputs, what the forward call wrote (`residuals`,
-    of them `required`), and for each result y the cotangent d_y; for each input x it has a result d_x.
+    of them `required`, and `kept` what gradients on a CPU need not compute again then), and for each result y the
+    cotangent d_y; for each input x it has a result d_x.
     """
 
     def __init__(self, forward, backward):
@@ -121,6 +122,7 @@ class Gradient:
         self.shared = [field.name for field in forward.inputs if field.name in inputs]
         self.residuals = [name for name in results if name in inputs]
         self.required = [name for name in self.residuals if inputs[name].is_required]
+        self.kept = [name for name in self.residuals if not inputs[name].is_required]
         self.cotangents = {name: "d_" + name for name in results if "d_" + name in inputs}
         written = {field.name for field in backward.outputs}
         self.gradients = {name: "d_" + name for name in self.shared if "d_" + name in written}

@@ -186,13 +186,15 @@ _GROUPS = {"int": "int32", "index": "int32", "bool": "bool", "float8": "float8_e
 class Pullback:
     """How the gradients of a call are computed; made by `pullback_of()`.
 
-    `extended` is the call with all that its gradients need, `residuals` the names of what they need of its results.
+    `extended` is the call with all that its gradients need, `keeping` that with what saves time on a CPU besides;
+    `residuals` are the names of what they need of its results.
     """
 
     def __init__(self, call):
         self.call = call
         self.gradient = gradient = catalogue().gradient(call.name)
         self.extended = call.with_results(gradient.required)
+        self.keeping = call.with_results([*gradient.required, *gradient.kept])
         self.residuals = [name for name in gradient.residuals if name in self.extended.results]
         self.backward = gradient.backward
         values = {n: v for n, v in call.values.items() if n in self.backward.args.by_name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import _library
+from . import _device, _library
 from ._arrays import made
 from ._description import catalogue
 
@@ -25,7 +25,8 @@ def vjp(function, *arguments, **keywords):
     asked = {n for n in by_name if not by_name[n].is_input and (by_name[n].is_required or given.get("return_" + n))}
     asked |= {n for n in by_name if not by_name[n].is_input and given.get(n) is not None}
     names = [field.name for field in forward.operation.outputs if field.name in asked]
-    needed = {"return_" + name: True for name in gradient.required if not by_name[name].is_required}
+    more = [] if any(map(_device.is_there, given.values())) else gradient.kept
+    needed = {"return_" + name: True for name in [*gradient.required, *more] if not by_name[name].is_required}
     found = forward.function(**{**given, **needed})
     found = found._asdict() if isinstance(found, tuple) else {names[0]: found}
     backward = made(gradient.backward.name)

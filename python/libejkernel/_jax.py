@@ -167,7 +167,8 @@ def _without_gradients(call):
 
 
 def _with_gradients(call, pullback):
-    extended, names = pullback.extended, call.operands
+    extended = pullback.keeping if jax.default_backend() == "cpu" else pullback.extended
+    pullback, names = _foreign.pullback_of(extended), call.operands
 
     def results_of(found):
         return tuple(found[name] for name in call.results)

@@ -354,7 +354,7 @@ def {name}({parameters}):
         return _slow({names})
     try:
         if _grad_enabled() and ({needs}):
-            _found = _operator({tensors}, _known.extended)
+            _found = _operator({tensors}, {extended})
         elif _modes():  # which may keep the call, and have it differentiated later
             with _below_autograd():  # whose kernel would be PyTorch's own, in Python
                 _found = _operator({tensors}, _known.text)
@@ -373,12 +373,13 @@ def {name}({parameters}):
 class _Known:
     """What is known of calls that differ in their tensors only."""
 
-    __slots__ = ("bare", "extended", "results", "text")
+    __slots__ = ("bare", "extended", "keeping", "results", "text")
 
     def __init__(self, call, results, required):
         self.text, self.results, self.bare = call.text, results, call.operands == required
         pullback = _foreign.pullback_of(call)
         self.extended = pullback.extended.text if pullback else self.text
+        self.keeping = pullback.keeping.text if pullback else self.text
 
 
 def _report(error):
@@ -405,14 +406,19 @@ def _source(operation, arguments):
     key = [f"{a.name} is None" for a in optional] + [a.name for a in arguments if a not in tensors]
     needs = [f"{a.name}.requires_grad" for a in tensors if a not in optional]
     needs += [f"{a.name} is not None and {a.name}.requires_grad" for a in optional]
+    gradient, required = catalogue().gradient(operation.name), _required(operation, arguments)
+    extended = "_known.extended"
+    if gradient and gradient.kept and required:
+        extended = f"_known.keeping if {by_field[required[0]].name}.is_cpu else {extended}"
     return _TEXT.format(
         name=operation.name,
+        extended=extended,
         parameters=_signature.parameter_text(arguments),
         key="(" + "".join(each + ", " for each in key) + ")",
         names=", ".join(a.name for a in arguments),
         needs=" or ".join(needs),
         tensors=", ".join(by_field[field.name].name for field in _fields(operation)),
-        required=", ".join(by_field[name].name for name in _required(operation, arguments)),
+        required=", ".join(by_field[name].name for name in required),
     )
 
 
@@ -480,7 +486,10 @@ class _Function(_foreign.Function):
             operands = [tensors[name] for name in call.operands]
             if _transforms_active() and not _updates(call):
                 pullback = _foreign.pullback_of(call)
-                found = _transformed(pullback.extended if pullback else call)(*operands)
+                own = call
+                if pullback:
+                    own = pullback.keeping if operands[0].is_cpu else pullback.extended
+                found = _transformed(own)(*operands)
             else:
                 found = _spread(call)(*operands)
         except RuntimeError as error:
