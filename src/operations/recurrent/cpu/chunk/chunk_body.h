@@ -27,7 +27,7 @@
 #include "operations/recurrent/cpu/scan/token_body.h"
 #if defined(EJKI_TIER_AMX) || defined(EJKI_TIER_AVX512_BF16)
 #define IN_PAIRS
-#include "operations/recurrent/cpu/chunk/chunk_pairs.h"
+#include "operations/recurrent/cpu/chunk/bf16_dot/pairs.h"
 #endif
 
 #include <string.h>
@@ -36,7 +36,7 @@
 enum { MOST_SHARED = 8 };
 
 #ifndef IN_PAIRS
-/* Products of floats; chunk_pairs.h has the same words. */
+/* Products of floats; bf16_dot/pairs.h has the same words. */
 static rec_size pair_floats(const rec_problem *p) {
     (void)p;
     return 0;

@@ -87,7 +87,7 @@ typedef struct chunk {
     float bonus[CHUNK]; /* what a value is multiplied by in its own output then */
     float beta[CHUNK];
     float q_norm[CHUNK], k_norm[CHUNK]; /* what rows were multiplied by */
-    struct chunk_pairs *pairs;          /* operands in bf16: chunk_pairs.h */
+    struct chunk_pairs *pairs;          /* operands in bf16: bf16_dot/pairs.h */
     int paddings;                       /* tokens that do not count, among those of the chunk */
     rec_size padding[CHUNK];
 } chunk;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of chunk_pairs.h by tiles of AMX. A chunk of 32 tokens is one step of a tile of keys as columns, so that a
- * tile of the state is loaded, takes in one product and is stored.
+ * Products of bf16_dot/pairs.h by tiles of AMX. A chunk of 32 tokens is one step of a tile of keys as columns, so that
+ * a tile of the state is loaded, takes in one product and is stored.
  */
 #ifndef EJKI_RECURRENT_CHUNK_AMX_PRODUCTS_H
 #define EJKI_RECURRENT_CHUNK_AMX_PRODUCTS_H
 
+#include <immintrin.h>
+
 #include "kernels/simd/amx.h"
-#include "operations/recurrent/cpu/chunk/chunk_pairs.h"
+#include "operations/recurrent/cpu/chunk/bf16_dot/operands.h"
 
 enum { EXACT_STATES = 1 };
 

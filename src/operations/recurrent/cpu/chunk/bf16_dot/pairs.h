@@ -1,38 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What tokens read from a state and add to it, and products of their rows, in bf16: by tiles of AMX (amx/products.h) or
- * by VDPBF16PS (pair_products.h), which read the same operands. Queries, keys, the state and U are rounded to bf16 on
- * their way; the state itself, sums, decays of heads and what is solved for stay floats.
+ * by VDPBF16PS (products.h). Queries, keys, the state and U are rounded to bf16 on their way; the state itself, sums,
+ * decays of heads and what is solved for stay floats.
  *
  * A state after the last token would show that, as would what is kept for gradients: where one is wanted, the state
- * that keys meet and U are sums of three numbers of bf16, which have all bits of a float. Three products in place of one
- * pay on AMX only. Keys are none, so that those with decays or a norm have their products in floats then; and so has all
- * where outputs are floats, which a norm may make large.
+ * that keys meet and U are sums of three numbers of bf16, which have all bits of a float. Three products in place of
+ * one pay on AMX only. Keys are none, so that those with decays or a norm have their products in floats then; and so
+ * has all where outputs are floats, which a norm may make large.
  */
 #ifndef EJKI_RECURRENT_CHUNK_PAIRS_H
 #define EJKI_RECURRENT_CHUNK_PAIRS_H
 
-#include "operations/recurrent/cpu/chunk/rows_body.h"
-
-#include <immintrin.h>
-
-_Static_assert(CHUNK == 32 && TILE_COLUMNS == 32, "a chunk is a step, a slab two blocks");
-
-/* Operands are made of blocks of 16 rows of 16 pairs, which a tile of AMX holds. */
-enum { STEP = 32, BLOCK_SIZE = 512, BLOCK_ROWS = 16, MOST_TERMS = 3 };
-
-typedef struct chunk_pairs {
-    rec_size steps;       /* of key channels */
-    int terms;            /* numbers of bf16 that an element of the state and of U is */
-    float *k_met, *q_met; /* [CHUNK][TILE_COLUMNS]: products with the state */
-    /* Left operands: [half of the tokens][step] and [16 channels]; right ones: [term][step][half of the columns]. */
-    uint16_t *q, *k, *k_columns, *k_right, *state, *u;
-} chunk_pairs;
-
 #ifdef EJKI_TIER_AMX
 #include "operations/recurrent/cpu/chunk/amx/products.h"
 #else
-#include "operations/recurrent/cpu/chunk/pair_products.h"
+#include "operations/recurrent/cpu/chunk/bf16_dot/products.h"
 #endif
 
 static rec_size steps_of(const rec_problem *p) {

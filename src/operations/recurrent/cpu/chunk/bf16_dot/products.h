@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of chunk_pairs.h by VDPBF16PS: pairs of the left operand are broadcast to rows of pairs of the right one. */
+/* Products of pairs.h by VDPBF16PS: pairs of the left operand are broadcast to rows of pairs of the right one. */
 #ifndef EJKI_RECURRENT_CHUNK_PAIR_PRODUCTS_H
 #define EJKI_RECURRENT_CHUNK_PAIR_PRODUCTS_H
 
-#include "operations/recurrent/cpu/chunk/chunk_pairs.h"
+#include <immintrin.h>
+
+#include "operations/recurrent/cpu/chunk/bf16_dot/operands.h"
 
 /* Three products where one of floats would do take longer than that. */
 enum { EXACT_STATES = 0 };
