@@ -69,6 +69,9 @@ bool bench_case_restore(const bench_case *bench);
 /* Runs once, on the next copy of the inputs; on a GPU it is only enqueued. */
 bool bench_case_run(bench_case *bench);
 
+/* Whether what runs write counts beside what they read: more than an eighth of all, or a state. */
+bool bench_case_writes(const bench_case *bench);
+
 /* The arguments of the next run. */
 const void *bench_case_next(bench_case *bench);
 
@@ -145,6 +148,7 @@ typedef struct bench_result {
     int32_t threads;
     ejk_cost cost;
     bool cold;
+    bool writes; /* as bench_case_writes() has it */
     int64_t rotated_bytes, copies;
     int32_t repetitions;
     int32_t undisturbed; /* those that count, or 0 where all do; -1 = unknown */

@@ -64,6 +64,20 @@ static int64_t total(const op_call *call, bool outputs) {
     return bytes;
 }
 
+static bool is_updated(const ejk_field *field) {
+    return field->role == EJK_INOUT || field->role == EJK_REQUIRED_INOUT;
+}
+
+bool bench_case_writes(const bench_case *bench) {
+    const op_call *call = &bench->call;
+    for (int32_t i = 0; i < call_count(call->kernel); i++) {
+        const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (tensor && ejk_tensor_present(tensor) && is_updated(call_field(call->kernel, i)))
+            return true;
+    }
+    return (double)total(call, true) > bench->cost.bytes / 8;
+}
+
 /* Gives inputs, or results, their places one after the other. */
 static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at) {
     for (int32_t i = 0; i < call_count(kernel); i++) {

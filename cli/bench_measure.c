@@ -339,6 +339,7 @@ bool bench_measure(bench_case *bench, const bench_beside *beside, ejk_context *c
     turns others = {.other = beside->other, .peer = beside->peer};
     ceiling_meter meter;
     out->cost = bench->cost;
+    out->writes = bench_case_writes(bench);
     out->threads = ejk_threads_count(ejk_context_threads(context));
     out->copies = bench->copies;
     out->cold = bench->cold;

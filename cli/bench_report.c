@@ -38,8 +38,8 @@ json_t *bench_describe(const ejk_plan *plan) {
 /* Ceilings and rates are medians of neighbouring moments: noise alone does not bring one this far above the other. */
 #define MOST_SHARE 1.02
 
-static void warn_of_share(json_t *list, const char *ceiling, double share) {
-    if (share > MOST_SHARE)
+static void warn_of_share(json_t *list, const char *ceiling, double share, double most) {
+    if (share > most)
         json_array_append_new(
             list, json_sprintf("%.1f %% of %s is more than there can be: the ceiling was measured "
                                "too low, do not use this row",
@@ -60,8 +60,10 @@ json_t *bench_warnings(const bench_result *r) {
             list, json_sprintf("other programs disturbed every repetition: a thread waited %.1f %% "
                                "of the time for its core%s",
                                100 * r->lost, beside_another(r, (char[64]){0})));
-    warn_of_share(list, "the peak", r->compute.share);
-    if (r->cold) warn_of_share(list, "read bandwidth", r->memory.share);
+    warn_of_share(list, "the peak", r->compute.share, MOST_SHARE);
+    /* Some processors write beside what they read: 47 GB/s in all where reading alone has 32 (Zen 4). */
+    if (r->cold)
+        warn_of_share(list, "read bandwidth", r->memory.share, (r->writes ? 2 : 1) * MOST_SHARE);
     return list;
 }
 
