@@ -115,8 +115,9 @@
 static inline bool shape_is_small(void) {
     return strcmp(ejk_cpu()->vendor, "intel") == 0;
 }
-/* Whether they take a part of PRODUCT_DEPTH, so that the second-level cache has the next block of b,
- * too: for few rows. Columns of b that are contiguous lie far apart, and few sets of that cache have all. */
+
+/* Whether they take a part of PRODUCT_DEPTH, so that the second-level cache has the next block of b, too: for few rows.
+ * Columns of b that are contiguous lie far apart, and few sets of that cache have all. */
 static inline bool shape_is_short(int64_t rows, bool flipped) {
     return shape_is_small() && rows <= 128 && !flipped;
 }
