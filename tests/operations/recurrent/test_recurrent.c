@@ -346,6 +346,32 @@ static void nothing_is_clipped(void **state) {
         }
 }
 
+/* Kernels have the processor flush subnormal numbers; behind them it is as it was. */
+static void subnormal_numbers_stay(void **state) {
+    (void)state;
+    static float rows[64 * 16], got[64 * 16], slope[64 * 16];
+    volatile float least = 0x1p-126f;
+    for (int i = 0; i < 64 * 16; i++) rows[i] = 1;
+    for (int64_t tokens = 1; tokens <= 64; tokens += 63) {
+        const ejk_tensor one = ejk_tensor_4d(rows, EJK_DTYPE_F32, 1, tokens, 1, 16);
+        EXPECT_OK(ejk_recurrent_attention(
+            context, &(ejk_recurrent_attention_args){
+                         .query = one,
+                         .key = one,
+                         .value = one,
+                         .out = ejk_tensor_4d(got, EJK_DTYPE_F32, 1, tokens, 1, 16)}));
+        assert_true(least / 2 > 0);
+        EXPECT_OK(ejk_recurrent_attention_vjp(
+            context, &(ejk_recurrent_attention_vjp_args){
+                         .query = one,
+                         .key = one,
+                         .value = one,
+                         .d_out = one,
+                         .d_value = ejk_tensor_4d(slope, EJK_DTYPE_F32, 1, tokens, 1, 16)}));
+        assert_true(least / 2 > 0);
+    }
+}
+
 /* Where nothing decays a long sum stays as good as the recurrence: 4096 ones. */
 static void long_sums(void **state) {
     (void)state;
@@ -463,6 +489,7 @@ int main(void) {
         cmocka_unit_test(packed_sequences),
         cmocka_unit_test(segments_end_anywhere),
         cmocka_unit_test(nothing_is_clipped),
+        cmocka_unit_test(subnormal_numbers_stay),
         cmocka_unit_test(long_sums),
         cmocka_unit_test(bad_calls_say_why),
         cmocka_unit_test(lightning_has_layers),

@@ -21,6 +21,7 @@
 #include <ejkernel/device.h>
 
 #include "kernels/declare.h"
+#include "kernels/simd/subnormal.h"
 #include "operations/recurrent/cpu/chunk/gates_body.h"
 #include "operations/recurrent/cpu/chunk/rows_body.h"
 #include "operations/recurrent/cpu/chunk/tile.h"
@@ -304,6 +305,7 @@ static void work(void *argument, int64_t index) {
     memset(memory, 0, (size_t)(states - memory) * sizeof *memory);
     place_chunk(&c, memory);
     begin_pairs(&c, memory + chunk_floats(p));
+    const unsigned mode = flush_subnormals();
     const rec_size slabs = slabs_of(p), parts = d.parts, units = p->heads / d.heads;
     const rec_size tasks = p->sequences * units * parts;
     for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
@@ -316,6 +318,7 @@ static void work(void *argument, int64_t index) {
         c.sequence = rec_sequence_of(p, n / parts / units);
         run_task(&c, &t, states);
     }
+    restore_subnormals(mode);
     end_pairs(&c);
     if (index > 0) return;
     for (rec_size t = rec_covered(p); t < p->tokens; t++)

@@ -7,6 +7,7 @@
 
 #include <ejkernel/registry.h>
 
+#include "kernels/simd/subnormal.h"
 #include "operations/recurrent/cpu/scan/gradient_put_body.h"
 
 /* Heads h to h + span - 1 of sequence q. */
@@ -154,8 +155,10 @@ static void back_tasks(head_work *w, rec_size floats, void *argument) {
 static void do_tasks(void *argument, int64_t index) {
     const back_call *c = argument;
     back_worker worker = {c, index};
+    const unsigned mode = flush_subnormals();
     c->kernel->work(c->p, c->run->workers, (float *)c->run->workspace + index * c->floats,
                     back_tasks, &worker);
+    restore_subnormals(mode);
 }
 
 /* Groups that were shared out are added up, a range of tokens for each worker. Then the rest, in sums nobody needs. */

@@ -12,6 +12,7 @@
  * What is kept for gradients is written along the way: states before blocks, and errors with the outputs.
  */
 #include "kernels/declare.h"
+#include "kernels/simd/subnormal.h"
 #include "operations/recurrent/cpu/scan/slab_body.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 #include "operations/recurrent/cpu/scan/turned_body.h"
@@ -295,6 +296,7 @@ static void work(void *argument, int64_t index) {
     const rec_size columns = w.width * VL, slabs = ejki_cdiv(p->value_size, columns);
     const rec_size parts = parts_of(p, run->workers), tasks = p->sequences * p->heads * parts;
     const rec_size end = tasks * (index + 1) / run->workers;
+    const unsigned mode = flush_subnormals();
     for (rec_size n = tasks * index / run->workers, count; n < end; n += count) {
         const rec_size part = n % parts, h = n / parts % p->heads;
         const rec_sequence q = rec_sequence_of(p, n / parts / p->heads);
@@ -308,6 +310,7 @@ static void work(void *argument, int64_t index) {
         if (parts == 1) count = ejki_min(ejki_min(end - n, p->heads - h), together(p));
         run_long(&w, &q, h, count, first, last);
     }
+    restore_subnormals(mode);
     if (index > 0) return;
     for (rec_size t = rec_covered(p); t < p->tokens; t++)
         for (rec_size h = 0; h < p->heads; h++) clear_out(p, 0, t, h, 0, p->value_size);
