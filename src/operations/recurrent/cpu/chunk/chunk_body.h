@@ -42,9 +42,17 @@ static rec_size pair_floats(const rec_problem *p) {
     (void)p;
     return 0;
 }
+static rec_size operand_floats(const rec_problem *p) {
+    (void)p;
+    return 0;
+}
 static void begin_pairs(chunk *c, float *memory) {
     (void)c;
     (void)memory;
+}
+static void pair_state(const chunk *c, float *state) {
+    (void)c;
+    (void)state;
 }
 static void end_pairs(const chunk *c) {
     (void)c;
@@ -211,9 +219,14 @@ static division divide(const rec_problem *p, int32_t workers) {
     return best;
 }
 
+/* Floats of a slab of a state, with its operand. */
+static rec_size slab_floats(const rec_problem *p) {
+    return pitch_of(p) * TILE_COLUMNS + operand_floats(p);
+}
+
 /* Floats of a chunk and of the states of a task. */
 static rec_size worker_floats(const rec_problem *p, const division *d) {
-    return chunk_floats(p) + pair_floats(p) + d->heads * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
+    return chunk_floats(p) + pair_floats(p) + d->heads * slabs_of(p) * slab_floats(p);
 }
 
 /* How many times a head prefetches. */
@@ -254,15 +267,17 @@ static void keep_states(const chunk *c, const task *t, rec_size step, const floa
     const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
     for (rec_size n = 0; n < t->heads * slabs; n++)
         store_kept(c, step, t->head + n / slabs, t->first + n % slabs * TILE_COLUMNS,
-                   states + n * c->pitch * TILE_COLUMNS);
+                   states + n * slab_floats(c->p));
 }
 
 static void run_task(chunk *c, const task *t, float *states) {
-    const rec_size size = c->pitch * TILE_COLUMNS;
+    const rec_size size = slab_floats(c->p);
     const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
-    for (rec_size n = 0; n < t->heads * slabs; n++)
+    for (rec_size n = 0; n < t->heads * slabs; n++) {
         load_slab(c, REC_INITIAL, t->head + n / slabs, t->first + n % slabs * TILE_COLUMNS,
                   states + n * size);
+        pair_state(c, states + n * size);
+    }
     for (rec_size n = 0; n < c->sequence.end - c->sequence.begin;) {
         bool resets;
         const rec_size begin = n;

@@ -154,13 +154,15 @@ INLINE void dot_block(chunk *c, const bool delta, const bool old, rec_size b, fl
     if (delta) sum_dots(DOTS, k_sum, k_dots);
 }
 
-INLINE void channel_products(chunk *c, const bool delta, const bool old) {
+/* Blocks from row `first` to `end`, and what is between their tokens; `whole` has the decays since `first`. */
+INLINE void channel_blocks(chunk *c, const bool delta, const bool old, rec_size first,
+                           rec_size end) {
     for (rec_size i = 0; i < c->pitch; i += VL) v_store(c->whole + i, v_set1(1));
-    for (rec_size b = 0; b < c->rows; b += BLOCK) {
+    for (rec_size b = first; b < end; b += BLOCK) {
         float q_dots[DOTS], k_dots[DOTS];
         float *own = c->own + b * CHUNK, *rest = c->rest + b * CHUNK;
         dot_block(c, delta, old, b, q_dots, k_dots);
-        for (rec_size j = 0; j < b; j += DOT_COLUMNS) {
+        for (rec_size j = first; j < b; j += DOT_COLUMNS) {
             if (delta) dot_rows(c, false, c->hats + BLOCK * c->pitch, j, rest);
             dot_rows(c, true, c->hats, j, own);
         }
@@ -169,12 +171,16 @@ INLINE void channel_products(chunk *c, const bool delta, const bool old) {
             if (old) own[i * CHUNK + b + i] = c->bonus[b + i];
             for (rec_size j = 0; j < i && delta; j++)
                 rest[i * CHUNK + b + j] = k_dots[i * BLOCK + j];
-            for (rec_size j = 0; j < b + i && delta; j += VL) {
+            for (rec_size j = first; j < b + i && delta; j += VL) {
                 float *at = rest + i * CHUNK + j;
                 v_store(at, v_sub(v_zero(), v_load(at)));
             }
         }
     }
+}
+
+INLINE void channel_products(chunk *c, const bool delta, const bool old) {
+    channel_blocks(c, delta, old, 0, c->rows);
 }
 
 #endif

@@ -194,8 +194,10 @@ static void load_shared(chunk *c, rec_size h) {
 static void load_channel_decays(chunk *c, rec_size h) {
     for (int i = 0; i < c->rows; i++) {
         float *row = c->d + i * c->pitch;
-        if (i < c->count)
-            load_decays(c->p, &c->sequence, c->token[i], h, c->pitch, c->beta[i], row);
+        if (i < c->count && c->pairs)
+            load_decays(true, c->p, &c->sequence, c->token[i], h, c->pitch, c->beta[i], row);
+        else if (i < c->count)
+            load_decays(false, c->p, &c->sequence, c->token[i], h, c->pitch, c->beta[i], row);
         else
             for (rec_size d = 0; d < c->pitch; d += VL) v_store(row + d, v_set1(1));
         c->since[i] = c->seen[i] = c->until[i] = 1;
@@ -216,6 +218,17 @@ static void load_bonuses(chunk *c, rec_size h) {
     }
 }
 
+/* `products` of a chunk with the form of the call as constants. */
+#define CHANNEL_PRODUCTS(products, c)                                                              \
+    do {                                                                                           \
+        if ((c)->p->update == REC_DELTA)                                                           \
+            products(c, true, false);                                                              \
+        else if ((c)->p->read == REC_BEFORE)                                                       \
+            products(c, false, true);                                                              \
+        else                                                                                       \
+            products(c, false, false);                                                             \
+    } while (0)
+
 /* Decays of a head, and what its tokens do to each other. */
 static void load_products(chunk *c, rec_size h) {
     const bool delta = c->p->update == REC_DELTA, old = c->p->read == REC_BEFORE;
@@ -233,12 +246,7 @@ static void load_products(chunk *c, rec_size h) {
         return;
     }
     load_channel_decays(c, h);
-    if (delta)
-        channel_products(c, true, false);
-    else if (old)
-        channel_products(c, false, true);
-    else
-        channel_products(c, false, false);
+    CHANNEL_PRODUCTS(channel_products, c);
 }
 
 /* ---- Rows of the next chunk ---------------------------------------------------------------------- */

@@ -19,6 +19,11 @@ static inline vf gate_exp(vf x) {
     return v_mul(v_exp2_near(y), v_fma(lost, v_set1(0.693147182f), v_set1(1)));
 }
 
+/* The same for what is rounded to bf16: of large |x| bits are lost. */
+static inline vf gate_exp_short(vf x) {
+    return v_exp2_near(v_mul(x, v_set1(1.44269502f)));
+}
+
 static inline vf gate_softplus(vf x) {
     return v_softplus_of(x, gate_exp(v_sub(v_zero(), v_abs(x))));
 }

@@ -143,8 +143,9 @@ INLINE float head_gate(const rec_problem *p, const rec_sequence *s, rec_size t, 
     return constant + lane[0];
 }
 
-INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
-                        rec_size pitch, float beta, float *d) {
+/* `is_short`: as products in bf16 take them. */
+INLINE void load_decays(const bool is_short, const rec_problem *p, const rec_sequence *s,
+                        rec_size t, rec_size h, rec_size pitch, float beta, float *d) {
     const rec_view *gk = &p->view[REC_GK];
     const vf head = v_set1(head_gate(p, s, t, h, beta));
     if (!p->key_decay) {
@@ -167,7 +168,7 @@ INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t,
             gate = v_add(gate, rated ? v_mul(factor, gate_softplus(x)) : x);
         }
         if (own) gate = v_add(gate, view_part(gk, gk_at, c, size));
-        v_store(d + c, gate_exp(gate));
+        v_store(d + c, is_short ? gate_exp_short(gate) : gate_exp(gate));
     }
 }
 
@@ -213,7 +214,7 @@ static inline void load_token(const rec_problem *p, const rec_sequence *s, rec_s
     load_row(q, rec_at(q, s->batch, t, rec_head(p, h, p->query_heads)), p->key_size, to->q);
     load_row(k, rec_at(k, s->batch, t, rec_head(p, h, p->key_heads)), p->key_size, to->k);
     to->beta = load_beta(p, s, t, h);
-    load_decays(p, s, t, h, pitch, to->beta, to->d);
+    load_decays(false, p, s, t, h, pitch, to->beta, to->d);
     to->q_norm = normalise_row(p, to->q, pitch);
     to->k_norm = normalise_row(p, to->k, pitch);
     to->t = t;

@@ -53,17 +53,39 @@ static void pair_product(rec_size steps, int terms, const uint16_t *left, const 
     }
 }
 
-/* A slab of the state takes in what the tokens add, one term of U after the other. */
-static void add_term(chunk *c, const uint16_t *u, float *state, bool asks) {
+/* Rows of a slab get the decays of the chunk, take in `terms` terms of what tokens add, the smallest first, and become
+ * an operand of `parts` terms. */
+INLINE void update_pairs(const int terms, const int parts, chunk *c, float *state, uint16_t *to) {
+    const chunk_pairs *t = c->pairs;
+    const rec_size apart = t->steps * 2 * BLOCK_SIZE;
     for (rec_size d = 0; d < c->pitch; d += TILE_ROWS) {
         float *at = state + d * TILE_COLUMNS;
+        uint16_t *operand = to + d / STEP * 2 * BLOCK_SIZE + d % STEP * VL;
         vf sum[TILE_ROWS][TILE_VECTORS];
-        if (asks) prefetch(&c->ahead);
-        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        prefetch(&c->ahead);
+        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
+            const vf factor = v_set1(c->whole[d + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
-                v_load(at + i * TILE_COLUMNS + j * VL);
-        block_product(c->pairs->k_columns + d * STEP, u, TILE_VECTORS, sum);
+                v_mul(factor, v_load(at + i * TILE_COLUMNS + j * VL));
+        }
+        for (int n = terms - 1; n >= 0; n--)
+            block_product(t->k_columns + d * STEP, t->u + n * 2 * BLOCK_SIZE, TILE_VECTORS, sum);
         tile_store(at, TILE_COLUMNS, sum);
+        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i += 2) EJKI_UNROLL for (int j = 0;
+                                                                            j < TILE_VECTORS; j++)
+            pair_rows(parts, sum[i][j], sum[i + 1][j], apart, operand + i * VL + j * BLOCK_SIZE);
+    }
+}
+
+/* to[32][16] = left right: the first block of columns alone. */
+static void narrow_product(rec_size steps, const uint16_t *left, const uint16_t *right, float *to) {
+    for (rec_size r = 0; r < CHUNK; r += TILE_ROWS, to += TILE_ROWS * VL) {
+        vf sum[TILE_ROWS][TILE_VECTORS];
+        const uint16_t *rows = left + r / BLOCK_ROWS * steps * BLOCK_SIZE + r % BLOCK_ROWS * STEP;
+        tile_clear(sum);
+        for (rec_size s = 0; s < steps; s++)
+            block_product(rows + s * BLOCK_SIZE, right + s * BLOCK_SIZE, 1, sum);
+        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) v_store(to + i * VL, sum[i][0]);
     }
 }
 
