@@ -44,6 +44,7 @@
 #include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
 #include <ejkernel/moe.h>
+#include <ejkernel/native_sparse_attention.h>
 #include <ejkernel/numeric.h>
 #include <ejkernel/paged_attention.h>
 #include <ejkernel/paged_cache.h>

@@ -16,7 +16,6 @@ struct ejki_kernel_node {
 static const char *const later[] = {
     "ring_attention",
     "mla_attention",
-    "native_sparse_attention",
 };
 
 const char *const *ejki_later_operations(int32_t *count) {
