@@ -3,19 +3,41 @@
 #ifndef EJKI_NATIVE_SPARSE_FORWARD_H
 #define EJKI_NATIVE_SPARSE_FORWARD_H
 
+#ifdef EJKI_TIER_AMX
+#include "operations/attention/native_sparse/amx.h"
+#else
 #include "operations/attention/native_sparse/tile.h"
+#endif
 
-/* Results of lanes from `lane` on += gate · what the branch comes to. */
-static void add_branch(tile *w, const branch *br, const softmax *s, int which, int64_t lane) {
+/* Results of `used` lanes from `lane` on += gate · sums and what these are multiplied by. */
+static void add_sums(const tile *w, int which, int64_t lane, int64_t used) {
     const int64_t width = w->s->value.width;
-    add_rows(br, s->scores, false, width, w->sums);
-    for (int64_t i = 0; i < br->used; i++) {
+    for (int64_t i = 0; i < used; i++) {
         const vf factor = v_set1(w->part[i] == 0 ? 0 : w->part[i] * gate_of(w, which, lane + i));
         float *to = w->all + (lane + i) * width;
         if (w->part[i] == 0) continue;
         for (int64_t d = 0; d < width; d += VL)
             v_store(to + d, v_fma(factor, v_load(w->sums + i * width + d), v_load(to + d)));
     }
+}
+
+static void add_branch(tile *w, const branch *br, const softmax *s, int which, int64_t lane) {
+    add_rows(br, s->scores, false, w->s->value.width, w->sums);
+    add_sums(w, which, lane, br->used);
+}
+
+/* The selected branch of token i. */
+static void add_selected(tile *w, int64_t i, const int32_t *list, int64_t count) {
+    const int64_t lane = i * w->s->p->group;
+#ifdef EJKI_TIER_AMX
+    if (amx_select(w, i, list, count)) {
+        add_sums(w, NSA_SELECTED, lane, w->s->p->group);
+        return;
+    }
+#endif
+    const branch br = selected_branch(w, i, list, count);
+    const softmax s = softmax_of(w, &br);
+    add_branch(w, &br, &s, NSA_SELECTED, lane);
 }
 
 static void put_rows(const tile *w) {
@@ -61,11 +83,7 @@ static void forward_tile(tile *w) {
     choose_all(w, &br, &s, counts);
     put_chosen(w, counts);
     if (nsa_has(p, NSA_COMPRESSED)) add_branch(w, &br, &s, NSA_COMPRESSED, 0);
-    for (int64_t i = 0; i < w->count; i++) {
-        br = selected_branch(w, i, w->list + i * p->slots, counts[i]);
-        s = softmax_of(w, &br);
-        add_branch(w, &br, &s, NSA_SELECTED, i * p->group);
-    }
+    for (int64_t i = 0; i < w->count; i++) add_selected(w, i, w->list + i * p->slots, counts[i]);
     if (nsa_has(p, NSA_WINDOW)) {
         br = window_branch(w);
         s = softmax_of(w, &br);
@@ -78,7 +96,13 @@ static void forward_worker(void *argument, int64_t worker) {
     shared *s = argument;
     tile w;
     place_tile(&w, s, s->scratch + worker * s->scratch_bytes);
+#ifdef EJKI_TIER_AMX
+    amx_open();
+#endif
     each_tile(s, &w, forward_tile, clear_results);
+#ifdef EJKI_TIER_AMX
+    amx_close();
+#endif
 }
 
 #endif

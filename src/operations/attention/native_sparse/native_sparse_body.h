@@ -66,4 +66,13 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)
+#ifdef EJKI_TIER_AMX
+static bool applicable(const void *problem) {
+    return amx_takes(problem);
+}
+#define LIMITS .applicable = applicable, .needs = "D a multiple of 32 and Dv of 64",
+#else
+#define LIMITS
+#endif
+
+EJKI_DECLARE(EJKI_THIS_LINE, LIMITS.version = 1, .prepare = prepare, .run = run)

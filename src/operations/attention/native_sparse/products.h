@@ -13,7 +13,7 @@
 #include "kernels/simd/vec.h"
 
 #define TILE_STREAMS 0
-#if defined(EJKI_TIER_AVX512)
+#if defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AMX)
 /* 8 rows divide blocks, and keep both adders busy with one vector of 16 query heads. */
 #define TILE_ROWS          8
 #define TILE_VECTORS       2

@@ -34,6 +34,10 @@ typedef struct shared {
     int64_t *first;           /* [heads][rows + 1]: where tokens of a block begin */
     int32_t *token;           /* [heads][T slots]: tokens that chose it, ascending */
     float *d_mean_key, *d_mean_value;
+    uint16_t *
+        turned; /* amx.h: values by components, and which tokens and blocks have some that do not fit */
+    uint8_t *unfit, *unfit_blocks;
+    int64_t turned_tiles;
     int64_t block_tiles, mean_tiles; /* of a head */
     int64_t tile_tokens, lanes;      /* of a task of tokens */
     char *scratch;
@@ -76,6 +80,12 @@ static void place_packed(packed *k, const shared *s, bool rows, bool tiles, void
     }
 }
 
+#ifdef EJKI_TIER_AMX /* amx.h */
+static bool amx_takes(const nsa_problem *p);
+static void place_turned(shared *s, void *memory, int64_t *at);
+static void turn_block(const shared *s, nsa_size head, const ejki_range *block);
+#endif
+
 /* Lays out the memory of a run; without memory only counts it. */
 static void place_shared(shared *s, const nsa_problem *p, void *memory) {
     int64_t place = 0, *at = &place;
@@ -91,6 +101,9 @@ static void place_shared(shared *s, const nsa_problem *p, void *memory) {
     place_packed(&s->value, s, true, p->gradient, memory, at);
     TAKE(s->finite, heads * p->rows);
     TAKE(s->mean_finite, heads * p->rows);
+#ifdef EJKI_TIER_AMX
+    if (!p->gradient) place_turned(s, memory, at);
+#endif
     if (p->gradient) {
         for (int i = 0; i < NSA_BRANCHES; i++) TAKE(s->kept[i], p->batch * p->tokens * p->heads);
         TAKE(s->chosen, lists * p->slots);
@@ -184,6 +197,9 @@ static void pack_worker(void *argument, int64_t worker) {
             const nsa_line line = nsa_line_of(p, n);
             bool mean_finite = true;
             if (block.begin >= block.end) continue;
+#ifdef EJKI_TIER_AMX
+            if (!p->gradient) turn_block(s, head, &block);
+#endif
             const bool keys =
                 pack_block(s, &s->key, &p->key, head, block, n, &line, own, &mean_finite);
             if (!p->gradient) mean_finite = true; /* keys of hidden rows do not meet weights */

@@ -5,6 +5,15 @@
 
 #include "operations/attention/native_sparse/choose.h"
 
+/* A token as amx.h has it: its queries, scores and weights, and tiles of the keys that it sees. */
+typedef struct amx_token {
+    uint16_t *query, *weights, *rows, *columns;
+    float *scores, *sums;
+    const void **key;
+    const uint16_t **value;
+    int64_t *seen, copies;
+} amx_token;
+
 /* A worker's memory and its tile. */
 typedef struct tile {
     shared *s;
@@ -21,6 +30,7 @@ typedef struct tile {
     float *values; /* of the best blocks */
     int32_t *list;
     piece *pieces;
+    amx_token amx;
 } tile;
 
 static int64_t most_pieces(const nsa_problem *p) {
@@ -40,6 +50,10 @@ static int64_t most_scores(const shared *s) {
     const int64_t wide = ejki_max(p->gate[NSA_COMPRESSED].dtype ? means : 0, window) * s->lanes;
     return ejki_max(wide, chosen * ejki_round_up(p->group, VL));
 }
+
+#ifdef EJKI_TIER_AMX
+static void place_amx(amx_token *a, const shared *s, void *memory, int64_t *at);
+#endif
 
 static void place_tile(tile *w, shared *s, void *memory) {
     const nsa_problem *p = s->p;
@@ -63,6 +77,9 @@ static void place_tile(tile *w, shared *s, void *memory) {
     TAKE(w->values, p->slots);
     TAKE(w->list, p->slots * s->tile_tokens);
     TAKE(w->pieces, most_pieces(p));
+#ifdef EJKI_TIER_AMX
+    if (!p->gradient) place_amx(&w->amx, s, memory, at);
+#endif
     s->scratch_bytes = ejki_max(s->scratch_bytes, place);
 }
 
