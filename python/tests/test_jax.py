@@ -136,6 +136,22 @@ def test_gradients_of_one_argument_and_of_all():
     assert same_bits(np.asarray(one), np.asarray(every[0]))
 
 
+def test_sparse_attention_has_gradients_in_jitted_functions():
+    """With blocks that are chosen and no scale, which elsewhere could not be traced."""
+    draw = np.random.default_rng(3)
+    query, key, value = (jnp.asarray(draw.standard_normal((1, 64, h, 16), np.float32)) for h in (4, 2, 2))
+    gate = jnp.asarray(draw.random((1, 64, 4), np.float32))
+
+    def loss(*arrays):
+        return ejx.native_sparse_attention(*arrays, gate, None, 2, block_size=16).sum()
+
+    jitted = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(query, key, value, gate)
+    plain = jax.grad(loss, (0, 1, 2, 3))(query, key, value, gate)
+    for a, b in zip(jitted, plain):
+        close(np.asarray(a), np.asarray(b), "jitted gradients")
+        assert float(jnp.abs(a).max()) > 0
+
+
 def test_mapped_axes_become_the_batch():
     """Where all have a batch, a mapped axis is one call of a greater one; the gradient of what is shared is not."""
     function, (q, k, v), sinks = attention()
