@@ -375,6 +375,7 @@ const struct operation native_sparse_attention_case = {CASE,
 const struct operation native_sparse_attention_vjp_case = {
     CASE,
     .op = "native_sparse_attention_vjp",
+    .never = "cuda/mma",
     .generate = generate_vjp,
     .exact = exact_vjp,
     .naive = gradients,

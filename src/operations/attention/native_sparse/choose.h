@@ -37,6 +37,22 @@ static void sort(int32_t *list, int64_t count) {
     }
 }
 
+/* Weights of VL blocks from c on, those of heads added up in their order; what is behind `own` does not count. */
+static vf importance(const nsa_problem *p, const branch *br, const softmax *s, int64_t lane,
+                     int64_t own, int64_t c) {
+    vf sum = v_zero(), block[VL];
+    for (int64_t g = 0; g < p->group; g += VL) {
+        const int64_t heads = ejki_min(VL, p->group - g);
+        const float *weights = s->scores + c * br->lanes + lane + g;
+        for (int64_t i = 0; i < VL; i++)
+            block[i] = c + i < own ? v_load_first(weights + i * br->lanes, heads) : v_zero();
+        v_transpose(block);
+        for (int64_t i = 0; i < heads; i++)
+            sum = v_add(sum, v_mul(block[i], v_set1(s->sum[lane + g + i])));
+    }
+    return sum;
+}
+
 /* Blocks of a token whose lanes begin at `lane`: its own, the last one, and the best before it. */
 static int64_t choose(const nsa_problem *p, const branch *br, const softmax *s, int64_t lane,
                       int64_t own, int64_t limit, float *values, int32_t *list) {
@@ -47,11 +63,10 @@ static int64_t choose(const nsa_problem *p, const branch *br, const softmax *s, 
         list[own] = (int32_t)own;
         return own + 1;
     }
-    for (int64_t c = 0; b.most > 0 && c < own; c++) {
-        const float *weights = s->scores + c * br->lanes + lane;
-        float sum = 0;
-        for (int64_t g = 0; g < p->group; g++) sum += weights[g] * s->sum[lane + g];
-        offer(&b, sum, c);
+    for (int64_t c = 0; b.most > 0 && c < own; c += VL) {
+        float sum[VL];
+        v_store(sum, importance(p, br, s, lane, own, c));
+        for (int64_t i = 0; i < ejki_min(VL, own - c); i++) offer(&b, sum[i], c + i);
     }
     sort(list, b.count);
     list[b.count] = (int32_t)own;

@@ -4,7 +4,7 @@
 #define EJKI_NATIVE_SPARSE_FORWARD_H
 
 #ifdef EJKI_TIER_AMX
-#include "operations/attention/native_sparse/amx.h"
+#include "operations/attention/native_sparse/amx/selected.h"
 #else
 #include "operations/attention/native_sparse/tile.h"
 #endif

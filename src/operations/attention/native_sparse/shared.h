@@ -35,7 +35,7 @@ typedef struct shared {
     int32_t *token;           /* [heads][T slots]: tokens that chose it, ascending */
     float *d_mean_key, *d_mean_value;
     uint16_t *
-        turned; /* amx.h: values by components, and which tokens and blocks have some that do not fit */
+        turned; /* amx/selected.h: values by components, and which tokens and blocks have some that do not fit */
     uint8_t *unfit, *unfit_blocks;
     int64_t turned_tiles;
     int64_t block_tiles, mean_tiles; /* of a head */
@@ -80,7 +80,7 @@ static void place_packed(packed *k, const shared *s, bool rows, bool tiles, void
     }
 }
 
-#ifdef EJKI_TIER_AMX /* amx.h */
+#ifdef EJKI_TIER_AMX /* amx/selected.h */
 static bool amx_takes(const nsa_problem *p);
 static void place_turned(shared *s, void *memory, int64_t *at);
 static void turn_block(const shared *s, nsa_size head, const ejki_range *block);

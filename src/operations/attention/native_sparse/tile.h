@@ -5,7 +5,7 @@
 
 #include "operations/attention/native_sparse/choose.h"
 
-/* A token as amx.h has it: its queries, scores and weights, and tiles of the keys that it sees. */
+/* A token as amx/selected.h has it: its queries, scores and weights, and tiles of the keys that it sees. */
 typedef struct amx_token {
     uint16_t *query, *weights, *rows, *columns;
     float *scores, *sums;

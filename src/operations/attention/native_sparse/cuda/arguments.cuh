@@ -22,6 +22,8 @@ typedef struct nsa_arguments {
     float *importance;                /* [blocks of the grid][rows] */
     int *chosen, *count;              /* [B,Hkv,T][slots], [B,Hkv,T] */
     nsa_kept *kept[NSA_BRANCHES];     /* [B,T,Hq] */
+    float *total;                     /* [B,T,Hq,Dv]: of forward(), if selected.cu does the rest */
+    int rests;                        /* it does */
     int whole_query, whole_key, whole_value, whole_out; /* rows begin at multiples of four elements */
 } nsa_arguments;
 

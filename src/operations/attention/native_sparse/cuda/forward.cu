@@ -61,6 +61,9 @@ DEVICE void attend(const nsa_arguments &a, const token &k, const view_of_branch 
 
 DEVICE void put_heads(const nsa_arguments &a, const token &k, int first_head, int heads, const float *total) {
     const nsa_problem &p = a.p;
+    for (int n = threadIdx.x; a.rests && n < heads * p.width; n += NSA_THREADS)
+        a.total[((k.b * p.tokens + k.t) * p.heads + k.kv_head * p.group + first_head) * p.width + n] = total[n];
+    if (a.rests) return;
     for (int r = 0; r < heads; r++)
         for (int d = threadIdx.x; d < p.width; d += NSA_THREADS)
             ((element *)p.out.data)[nsa_at(&p.out, k.b, k.t, k.kv_head * p.group + first_head + r) + d] =
@@ -94,7 +97,8 @@ extern "C" __global__ void __launch_bounds__(NSA_THREADS) forward(const nsa_argu
         __syncthreads();
         const int listed = line < 0 ? 0 : choose_blocks(a, k, importance, rows, list, s);
         put_list(p, k, list, listed);
-        for (int first = 0; first < p.group; first += ROWS) {
+        if (a.rests && threadIdx.x == 0) a.count[n] = listed;
+        for (int first = 0; first < p.group && (!a.rests || nsa_has(&p, NSA_COMPRESSED)); first += ROWS) {
             __syncthreads();
             for (int i = threadIdx.x; i < ROWS * p.width; i += NSA_THREADS) total[i] = 0;
             int heads = lesser((int)p.group - first, ROWS);
@@ -105,9 +109,10 @@ extern "C" __global__ void __launch_bounds__(NSA_THREADS) forward(const nsa_argu
                 if (nsa_has(&p, NSA_COMPRESSED))
                     attend<F32>(a, k, view_of(p, k, NSA_COMPRESSED, list, listed), source_of(a.mean_key, p.dim),
                                 source_of(a.mean_value, p.width), rows, first, heads, total, s);
-                attend<ELEMENT>(a, k, view_of(p, k, NSA_SELECTED, list, listed), keys, values, rows, first, heads,
-                                total, s);
-                if (nsa_has(&p, NSA_WINDOW))
+                if (!a.rests)
+                    attend<ELEMENT>(a, k, view_of(p, k, NSA_SELECTED, list, listed), keys, values, rows, first, heads,
+                                    total, s);
+                if (!a.rests && nsa_has(&p, NSA_WINDOW))
                     attend<ELEMENT>(a, k, view_of(p, k, NSA_WINDOW, list, listed), keys, values, rows, first, heads,
                                     total, s);
             }

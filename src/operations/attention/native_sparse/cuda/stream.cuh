@@ -56,7 +56,7 @@ DEVICE void load_rows(const source &s, int count, place at, float *rows) {
 }
 
 /* Weights of the stream's columns, and where these begin; statistics of rows. */
-struct tile {
+struct __align__(16) tile {
     float weights[COLUMNS][PITCH], own[COLUMNS][PITCH];
     i64 key_at[COLUMNS], value_at[COLUMNS];
     float most[ROWS], sum[ROWS], inner[ROWS], factor[ROWS];
@@ -89,7 +89,7 @@ DEVICE void multiply(const source &s, const i64 *at, int count, const float *row
     }
 }
 
-/* sums[chunk][row] += weights of `count` columns of a source. A weight of 0 adds nothing, whatever it is a weight of. */
+/* sums[chunk][row] += weights of `count` columns of a source. A weight of 0 adds nothing, whatever it is of. */
 template <int TYPE>
 DEVICE void accumulate(const source &s, const i64 *at, int count, const float (*weights)[PITCH],
                        float (&sums)[CHUNKS][ROWS]) {

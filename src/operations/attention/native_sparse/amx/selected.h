@@ -283,7 +283,7 @@ INLINE void amx_add(const amx_token *a, int64_t tiles, int64_t d, float *sums) {
     AMX_BARRIER();
 }
 
-/* What query heads first to first + heads - 1 of a token make of its blocks, to `sums`, and what it is multiplied by. */
+/* What query heads from `first` on make of a token's blocks, to `sums`, and what that is multiplied by. */
 static void amx_attend(const tile *w, nsa_size t, int64_t first, int64_t heads, int64_t tiles,
                        float *sums, float *part) {
     const nsa_problem *p = w->s->p;
