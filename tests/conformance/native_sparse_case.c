@@ -9,7 +9,7 @@ static const char *const gate_names[] = {"d_g_cmp", "d_g_slc", "d_g_swa"};
 
 static void choose_sizes(struct call *c, struct sparse *s) {
     static const int64_t tokens[] = {0, 1, 2, 15, 16, 17, 40, 64, 65, 100, 200};
-    static const int64_t dims[] = {1, 3, 8, 16, 17, 32, 40, 64, 65, 128};
+    static const int64_t dims[] = {1, 3, 8, 16, 17, 32, 40, 64, 65, 128, 136};
     static const int64_t groups[] = {1, 2, 3, 4, 8, 16, 17}, blocks[] = {1, 3, 8, 16, 17, 32, 64};
     struct random *r = &c->random;
     s->batch = random_chance(r, 0.02) ? 0 : random_int(r, 1, 2);
