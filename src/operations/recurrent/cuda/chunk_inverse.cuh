@@ -124,7 +124,7 @@ template <int pieces, bool turned> DEVICE void put_blocks(const float *from, con
 
 /* T of A, in whose place its floats are made. Gradients are given the inverse, turned, behind T. */
 DEVICE void invert(float *a, const float *betas, char *to) {
-    invert_all(a, threadIdx.x < 128, [] { __syncthreads(); });
+    invert_all(a);
     put_blocks<TERMS, false>(a, betas, to);
     if (BACK) put_blocks<TERMS, true>(a, NULL, to + TERMS * REC_TRIANGLE_BYTES);
 }

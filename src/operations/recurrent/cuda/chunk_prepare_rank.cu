@@ -428,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) prepare_rank(const __gr
     u32 r[4][4];
     pack_asked(x, (float)p.scale, r);
     __syncthreads();
-    invert_all(n, threadIdx.x < 128, [] { __syncthreads(); });
+    invert_all(n);
     put_solved(n, t.b, t.m);
     __syncthreads();
     char *scores = a.scores + c.place * REC_TRIANGLE_BYTES;

@@ -10,7 +10,7 @@
 #ifndef EJKI_RECURRENT_CHUNK_SOLVE_CUH
 #define EJKI_RECURRENT_CHUNK_SOLVE_CUH
 
-#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "operations/recurrent/cuda/chunk.cuh"
 
 #ifndef INVERSE_PIECES
@@ -19,6 +19,7 @@
 #define PITCH (REC_CHUNK + 4)
 #define OWN   (REC_CHUNK / 4)
 #define PART  8
+#define INVERTERS 1 /* a named barrier */
 
 /* The warp's two blocks by lanes that have a column each; the others clear what is beside the first. */
 DEVICE void solve(float *a) {
@@ -140,25 +141,24 @@ template <int size, typename function> DEVICE void join(float *a, function meet)
     }
 }
 
-/* meet() is a barrier of all who are here, of whom 128 threads work. What is above the diagonal stays. */
-template <typename function> DEVICE void invert_all(float *a, bool works, function meet) {
-    const int warp = threadIdx.x / 32 % 4;
-    if (works) {
+/*
+ * By the first 128 threads of the block, who meet by themselves; all of the block meet when it is done. A barrier of
+ * all within a branch, and another one for those who do not work, would be what CUDA does not allow. What is above the
+ * diagonal stays.
+ */
+DEVICE void invert_all(float *a) {
+    const int warp = threadIdx.x / 32;
+    if (warp < 4) {
+        const auto meet = [] { named_barrier_sync(INVERTERS, 128); };
         solve(a);
         __syncwarp();
         join<PART>(a + warp * OWN * (PITCH + 1), [] { __syncwarp(); });
-    }
-    meet();
-    if (works)
+        meet();
         join<OWN>(a + warp / 2 * 2 * OWN * (PITCH + 1), meet);
-    else
         meet();
-    meet();
-    if (works)
         join<2 * OWN>(a, meet);
-    else
-        meet();
-    meet();
+    }
+    __syncthreads();
 }
 
 #endif
