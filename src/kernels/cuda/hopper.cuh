@@ -93,6 +93,13 @@ DEVICE float4 load_four_at(u32 remote) {
     return x;
 }
 
+/* True for one lane of a warp that has met; the compiler knows that it is one, and asks each copy for one lane only. */
+DEVICE bool is_elected() {
+    u32 elected;
+    asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.b32 %0, 1, 0, one;\n}\n" : "=r"(elected));
+    return elected;
+}
+
 /* ---- TMA -------------------------------------------------------------------------------------------- */
 
 /* Makes this thread's generic stores to shared memory visible to wgmma and TMA, before a barrier. */

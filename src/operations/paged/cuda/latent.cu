@@ -10,7 +10,7 @@
  * shared memory, where the rope parts of that block have been. Neither waits for the other's maxima: each has its own,
  * whole exponents of 2, and takes the other's weights times a power of two. So one multiplies while the other makes
  * weights. Half a stage is fetched again as soon as the warpgroup whose columns it has is done with it. Two CTAs with
- * two tiles of the same keys are a cluster: each fetches half of the columns for both.
+ * two tiles of the same keys are a cluster: each fetches every other chunk of 64 columns for both.
  *
  * Parts of a tile's splits are joined by the CTA that comes last near the end of one: a ticket says which, taken when
  * all keys have been asked for. Units go from the warpgroup that fetches, which is ahead, to the others, so that these
@@ -39,16 +39,18 @@ DEVICE u64 moved(u64 operand, u32 bytes) {
     return (operand & ~0ull << 32) | ((u32)operand + (bytes >> 4));
 }
 
-/* Products of half of the components of the queries and the warpgroup's block, once they are there. Those of its own
- * half come first; with the other half come the rope parts. Not waited for. */
-template <bool is_first> DEVICE void add_scores(u32 memory, int group, int half, u32 parity, float (&z)[32]) {
+/* Products of half of the components of the queries and the warpgroup's block, once they are there, or of 16 of them
+ * each from `from` to `to` - 1. Those of its own half come first; with the other half come the rope parts. Not waited
+ * for. */
+template <bool is_first, int from = 0, int to = HALF / 16>
+DEVICE void add_scores(u32 memory, int group, int half, u32 parity, float (&z)[32]) {
     const u32 first = half * HALF_CHUNKS * CHUNK_BYTES;
     const u64 q = smem_descriptor(memory, 16), k = smem_descriptor(memory + TILE_BYTES + group * TILE_BYTES, 16);
     mbarrier_wait(full_barrier(memory, group, half), parity);
     if (!PAGES) fence_proxy_async();
     wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < HALF / 16; n++) {
+    for (int n = from; n < to; n++) {
         const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
         wgmma<64>::ss<0, 0>(z, moved(q, first + at), moved(k, first + at), !is_first || n != 0);
     }
@@ -131,10 +133,6 @@ DEVICE void put_weights(u8 *memory, int group, const lane_rows &rows, const u32 
             make_uint4(weights[4 * n], weights[4 * n + 1], weights[4 * n + 2], weights[4 * n + 3]);
     if (threadIdx.x % 4 == 0) bases_at(memory, group)[0] = rows.base[0], bases_at(memory, group)[8] = rows.base[1];
 }
-DEVICE void hand_over(int group) {
-    fence_proxy_async();
-    named_barrier_arrive(WEIGHTS_READY + group, THREADS);
-}
 
 /* A pair of weights times a power of two, in two steps where half of it is all that there is a number for. */
 DEVICE u32 times_power_of_2(u32 pair, float exponent) {
@@ -211,21 +209,24 @@ DEVICE void attend_block(const paged_problem &p, const tile &t, int n, float uni
     for (int i = 0; i < 16; i++) others[i] = 0;
     if (n > 0) take_weights(memory, group, rows, others, out);
     add_values(base, n > 0 ? 1 - group : group, group, others, out);
-    add_scores<false>(base, group, 1 - group, parity, z);
-    add_tail_scores(base, group, z);
+    add_scores<false, 0, 4>(base, group, 1 - group, parity, z); /* so that tensor cores have work meanwhile */
     wgmma_commit();
-    parity ^= 1;
+    fence_proxy_async(); /* copies go where weights have been */
     wgmma_wait<1>();
     hold(others);
     hold(out);
     if (n > 0) release(base, 1 - group, group);
+    add_scores<false, 4>(base, group, 1 - group, parity, z);
+    add_tail_scores(base, group, z);
+    wgmma_commit();
+    parity ^= 1;
     wgmma_wait<0>();
     hold(z);
     make_weights(p, t, t.first + n * KEYS, unit, rows, z, scale);
 #pragma unroll
     for (int i = 0; i < 16; i++) weights[i] = pack(z[2 * i], z[2 * i + 1]);
     put_weights(memory, group, rows, weights);
-    hand_over(group);
+    named_barrier_arrive(WEIGHTS_READY + group, THREADS);
     rescale(out, scale);
     add_values(base, group, group, weights, out);
     wait_for_values(weights, out);
@@ -239,6 +240,7 @@ DEVICE void follow_last(u8 *memory, int group, lane_rows &rows, float (&out)[HAL
     take_weights(memory, group, rows, weights, out);
     add_values(base, 1 - group, group, weights, out);
     wait_for_values(weights, out);
+    fence_proxy_async();
     release(base, 1 - group, group);
 }
 

@@ -148,14 +148,15 @@ DEVICE void load(u32 to, const tensor_map *map, u32 barrier, u64 policy, int col
 #endif
 }
 
-/* One warp: half of each stage, or both. `next`: the lane's page of the first block. */
+/* One warp: every other chunk of each half of a stage, or all. `next`: the lane's page of the first block. */
 DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, int next, u32 (&parity)[2]) {
     const int lane = threadIdx.x % 32, rank = PAIR ? (int)cluster_rank() : 0;
     const u64 policy = once_policy();
 #pragma unroll 1
     for (int n = 0; n < t.blocks; n++) {
-        const int stage = n & 1, key = t.first + n * KEYS, row = (u32)key % (u32)l.all.p.page, page = next;
-        const u32 to = memory + TILE_BYTES + stage * TILE_BYTES + lane * PAGES * 128;
+        const int stage = n & 1, key = t.first + n * KEYS, row = (u32)key % (u32)l.all.p.page;
+        const int page = PAGES_EACH == 1 ? __shfl_sync(~0u, next, 0) : next;
+        const u32 to = memory + TILE_BYTES + stage * TILE_BYTES + (PAGES_EACH == 1 ? 0 : lane * PAGES * 128);
         next = page_of_lane(l.all.p, t, key + KEYS);
 #pragma unroll 1
         for (int i = 0; i < 2; i++) {
@@ -164,11 +165,14 @@ DEVICE void fetch(const paged_latent_arguments &l, const tile &t, u32 memory, in
             mbarrier_wait(empty_barrier(memory, stage, half), parity[stage] ^ 1);
             if (lane == 0) mbarrier_expect(full, (HALF_CHUNKS + i) * CHUNK_BYTES);
             __syncwarp();
-            if ((PAIR && rank != half) || lane >= PAGES_EACH) continue;
+            if (PAGES_EACH == 1 ? !is_elected() : lane >= PAGES_EACH) continue;
 #pragma unroll
-            for (int c = 0; c < HALF_CHUNKS; c++)
-                load(to + (chunk + c) * CHUNK_BYTES, &l.key_map, full, policy, (chunk + c) * 64, row, page);
-            if (i == 1) load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, policy, 0, row, page);
+            for (int c = 0; c < HALF_CHUNKS; c += 1 + PAIR)
+                if (c + rank < HALF_CHUNKS)
+                    load(to + (chunk + c + rank) * CHUNK_BYTES, &l.key_map, full, policy, (chunk + c + rank) * 64, row,
+                         page);
+            if (i == 1 && (!PAIR || rank == stage))
+                load(to + HEAD_CHUNKS * CHUNK_BYTES, &l.tail_map, full, policy, 0, row, page);
         }
         parity[stage] ^= 1;
     }
