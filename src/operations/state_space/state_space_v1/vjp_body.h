@@ -10,6 +10,7 @@
 #include "kernels/simd/vec.h"
 
 #include "kernels/declare.h"
+#include "kernels/simd/subnormal.h"
 #include "operations/state_space/state_space_v1/scan.h"
 
 enum { SLAB = 128, CHUNK = 32 };
@@ -324,6 +325,7 @@ static void work(void *argument, int64_t index) {
     float *memory = (float *)run->workspace + index * own_floats(p);
     worker w;
     open_worker(&w, p, memory);
+    const unsigned mode = flush_subnormals();
     for (int64_t i = slabs * index / run->workers; i < end; i++) {
         slab_open(&w.s, p, i, SLAB, memory);
         memset(w.d_a, 0, (size_t)(room(&w.s) + 2 * SLAB) * sizeof(float));
@@ -337,6 +339,7 @@ static void work(void *argument, int64_t index) {
         clear(&w.s, &p->d_dt);
         clear(&w.s, &p->d_gate);
     }
+    restore_subnormals(mode);
 }
 
 /* A row of b or c: sums of the group's slabs, or 0 of no sequence. */
