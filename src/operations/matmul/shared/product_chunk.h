@@ -12,8 +12,8 @@
 
 #include "operations/matmul/shared/product_rows.h"
 
-/* Of bytes on AMX a block is a step or two, whose sums want the first-level cache more than operands do: 64 words and
- * two blocks settled at a time take 0.85 of the time of 128 and four where another program shares the core. */
+/* Of bytes on AMX a block is a step or two, whose sums want the first-level cache more than operands do: 64 words take
+ * 0.89 of the time of 128 where another program shares the core. */
 #if defined(TILE_AMX) && defined(TILE_BYTE_DOT)
 enum { GROUP_DEPTH = 64, GROUP_BLOCKS = 16 };
 #else
@@ -51,16 +51,17 @@ typedef struct group_chunk {
     bool rounds, zeros;
     int64_t steps[GROUP_BLOCKS];
     float scale[GROUP_BLOCKS][TILE_COLUMNS], zero[GROUP_BLOCKS][TILE_COLUMNS];
+#ifdef TILE_AMX
+    uintptr_t ask, ask_end; /* lines that are asked for while sums are settled */
+    int64_t ask_each;       /* with each row; 0: none */
+#endif
 } group_chunk;
 
 #ifdef TILE_AMX
-/* Blocks that are multiplied before their sums are settled: totals pass through all of them in registers, and vectors
- * do not wait for what tiles have just stored. */
-#ifdef TILE_BYTE_DOT
-enum { SETTLED = 2 };
-#else
+/* Blocks that are multiplied before their sums are settled: totals pass through all of them in registers, vectors do
+ * not wait for what tiles have just stored, and are at half their rate for fewer of them: Intel's processors have one
+ * unit for floats, not two, for some 250 cycles behind each instruction of tiles. */
 enum { SETTLED = 4 };
-#endif
 
 /* Totals of `rows` rows from `row` on with the inner sums of `count` blocks from n on. */
 INLINE void settle(const int count, const bool rounds, const bool zeros, int64_t rows,
@@ -77,8 +78,12 @@ INLINE void settle(const int count, const bool rounds, const bool zeros, int64_t
         scale[b][j] = v_load(&chunk->scale[n + b][j * VL]);
         zero[b][j] = zeros ? v_load(&chunk->zero[n + b][j * VL]) : v_zero();
     }
+    uintptr_t ask = chunk->ask;
+    const uintptr_t step = chunk->ask < chunk->ask_end ? (uintptr_t)chunk->ask_each * 64 : 0;
     for (int64_t i = 0; i < rows; i++, totals += TILE_COLUMNS, inner += TILE_COLUMNS) {
         vf total[TILE_VECTORS];
+        for (const uintptr_t end = ask + step; ask < end; ask += 64)
+            __builtin_prefetch((const void *)ask, 0, 2);
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) total[j] =
             begins ? v_zero() : v_load(totals + j * VL);
         EJKI_UNROLL for (int b = 0; b < count; b++)
@@ -97,18 +102,13 @@ static __attribute__((noinline)) void settle_blocks(int64_t count, int64_t rows,
                                                     float *totals) {
 #define SETTLE(count, rounds, zeros)                                                               \
     settle(count, rounds, zeros, rows, chunk, r, row, n, inner, totals)
-#ifdef TILE_BYTE_DOT
-#define SETTLE_COUNT(rounds, zeros)                                                                \
-    (count == 2 ? SETTLE(2, rounds, zeros) : SETTLE(1, rounds, zeros))
-    (void)(chunk->zeros ? SETTLE_COUNT(true, true) : SETTLE_COUNT(true, false));
-#else
 #define SETTLE_COUNT(rounds, zeros)                                                                \
     (count == 4   ? SETTLE(4, rounds, zeros)                                                       \
      : count == 3 ? SETTLE(3, rounds, zeros)                                                       \
      : count == 2 ? SETTLE(2, rounds, zeros)                                                       \
                   : SETTLE(1, rounds, zeros))
-    if (chunk->rounds)
-        (void)(chunk->zeros ? SETTLE_COUNT(true, true) : SETTLE_COUNT(true, false));
+    if (chunk->rounds) (void)(chunk->zeros ? SETTLE_COUNT(true, true) : SETTLE_COUNT(true, false));
+#ifndef TILE_BYTE_DOT
     else
         (void)(chunk->zeros ? SETTLE_COUNT(false, true) : SETTLE_COUNT(false, false));
 #endif
@@ -117,8 +117,8 @@ static __attribute__((noinline)) void settle_blocks(int64_t count, int64_t rows,
 }
 
 /* Products of a chunk with a tile of rows. */
-INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
-                        const group_rows *r, int64_t row, const float *x, float *totals) {
+INLINE void group_tiles(const bool both, int64_t rows, group_chunk *chunk, const group_rows *r,
+                        int64_t row, const float *x, float *totals) {
     _Alignas(64) float inner[SETTLED][TILE_ROWS * TILE_COLUMNS];
     const float *words = chunk->words;
     for (int64_t n = 0, some; n < chunk->blocks; n += some) {
@@ -129,10 +129,11 @@ INLINE void group_tiles(const bool both, int64_t rows, const group_chunk *chunk,
             words += chunk->steps[n + b] * TILE_COLUMNS;
         }
         settle_blocks(some, rows, chunk, r, row, n, inner[0], totals);
+        chunk->ask += (uintptr_t)(rows * chunk->ask_each * 64);
     }
 }
 
-static void group_multiply(int64_t rows, const group_chunk *chunk, const group_rows *r, int64_t row,
+static void group_multiply(int64_t rows, group_chunk *chunk, const group_rows *r, int64_t row,
                            const float *x, float *totals) {
     if (rows > 16)
         group_tiles(true, rows, chunk, r, row, x, totals);

@@ -101,6 +101,9 @@ typedef struct group_codes {
     mm_size matrix;
     float factor;
     bool nan;
+#ifdef TILE_AMX
+    uintptr_t end, gap; /* of a packed matrix; from there to the first stream of the next one */
+#endif
 } group_codes;
 
 /* Stream `index`, which is made in place `own` of a plain matrix. */
@@ -300,7 +303,11 @@ static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, 
                        group_chunk *chunk) {
     const int each = c->form.unit / CODES_STEP;
     /* The first columns ask for all of a stream's. */
+#ifdef TILE_AMX
+    const int64_t ahead = 0; /* group_ask_chunk() */
+#else
     const int64_t ahead = column == 0 ? group_ahead(c->kind, true) : 0;
+#endif
     int64_t used = 0;
     packed_block next = *b;
     chunk->blocks = 0;
@@ -333,6 +340,49 @@ static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, 
     return chunk->blocks > 0;
 }
 
+#ifdef TILE_AMX
+/*
+ * Has half of the bytes asked for that come behind blocks first + 1 to last of a stream, half being what its first and
+ * its second columns ask for, and from the end of a stream on those of the stream that takes its place.
+ */
+static void group_ask_chunk(const group_codes *c, const packed_block *first,
+                            const packed_block *last, const uint8_t *stream, int column,
+                            int64_t rows, group_chunk *chunk) {
+    const int64_t begin = first->count ? first->at + packed_block_bytes(&c->form, first->count) : 0;
+    int64_t at = last->at + packed_block_bytes(&c->form, last->count), bytes = at - begin;
+    chunk->ask_each = 0;
+    chunk->ask = chunk->ask_end = 0;
+    if (!c->q->packed) return;
+    if (at >= c->form.stream) at += (GROUP_STREAMS - 1) * c->form.stream;
+    bytes = ejki_round_up(bytes / 2, 64);
+    if (column % PACKED_COLUMNS != 0) at += bytes;
+    const int64_t times = rows * ejki_cdiv(chunk->blocks, SETTLED);
+    chunk->ask = (uintptr_t)stream + (uintptr_t)at;
+    if (chunk->ask >= c->end) chunk->ask += c->gap;
+    chunk->ask_end = chunk->ask + (uintptr_t)bytes;
+    chunk->ask_each = ejki_cdiv(bytes / 64, times);
+}
+
+/* Words of rows behind those of a chunk, of which each set of columns asks for a part. */
+typedef struct group_later {
+    int64_t word, from, to; /* bytes `from` to to - 1 of those of a tile of rows from `word` on */
+} group_later;
+
+static group_later group_later_of(const group_chunk *chunk, const group_rows *r, int64_t depth,
+                                  int64_t column, int64_t columns) {
+    int64_t words = 0;
+    for (int64_t n = 0; n < chunk->blocks; n++) words += chunk->steps[n];
+    const int64_t bytes = ejki_min(words, r->depth - depth - words) * TILE_ROWS * 4;
+    const int64_t part = ejki_round_up(bytes * TILE_COLUMNS / columns, 64);
+    const int64_t from = column / TILE_COLUMNS * part;
+    return (group_later){depth + words, from, ejki_min(from + part, bytes)};
+}
+INLINE void group_ask_rows(const group_later *later, const group_rows *r, int64_t t) {
+    const char *at = (const char *)(r->words + t * r->depth + later->word * TILE_ROWS);
+    for (int64_t i = later->from; i < later->to; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+#endif
+
 /*
  * Columns low to high - 1 of some streams that lie one behind the other, in sets of TILE_COLUMNS, with all rows; totals
  * of a set are behind those of the one before it.
@@ -354,9 +404,19 @@ static void group_many(const group_codes *c, const group_rows *r, int64_t rows,
             next = b;
             more = chunk_fill(c, stream[column / PACKED_COLUMNS], column % PACKED_COLUMNS, &next,
                               &chunk);
-            for (int64_t t = 0; more && t < rows; t += TILE_ROWS)
+#ifdef TILE_AMX
+            if (more)
+                group_ask_chunk(c, &b, &next, stream[column / PACKED_COLUMNS], column, rows,
+                                &chunk);
+            const group_later later = group_later_of(&chunk, r, depth, column - low, high - low);
+#endif
+            for (int64_t t = 0; more && t < rows; t += TILE_ROWS) {
+#ifdef TILE_AMX
+                group_ask_rows(&later, r, t);
+#endif
                 group_multiply(ejki_min(rows - t, TILE_ROWS), &chunk, r, t,
                                r->words + t * r->depth + depth * TILE_ROWS, own + t * TILE_COLUMNS);
+            }
         }
         b = next;
         for (int64_t n = 0; n < chunk.blocks; n++) depth += chunk.steps[n];

@@ -51,6 +51,11 @@ static group_codes group_codes_of(product_block *k) {
     c.form = packed_form_of(&kept, mm_columns_of_b(k->p), k->p->depth);
     c.table = codes_table_of(q);
     c.kind = codes_kind(q);
+#ifdef TILE_AMX
+    const int64_t streams = ejki_cdiv(c.form.rows, PACKED_COLUMNS) * c.form.stream;
+    c.end = (uintptr_t)c.at + (uintptr_t)streams;
+    c.gap = (uintptr_t)(q->code_group - streams);
+#endif
     c.own = (uint8_t *)(k->b + GROUP_DEPTH * TILE_COLUMNS + k->capacity * GROUP_COLUMNS);
     return c;
 }

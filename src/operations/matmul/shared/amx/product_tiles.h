@@ -149,73 +149,57 @@ INLINE void tiles_end(const bool both, float *sums) {
     AMX_BARRIER();
 }
 
-#ifdef TILE_BF16_DOT
-/* `steps` steps of 16 rows from 0 on: the upper ones (tiles 0 and 1), or the lower ones (2 and 3). */
-INLINE void tiles_upper(int64_t steps, const float *a, const float *b) {
+/* One of the four tiles of sums. */
+INLINE void tiles_put(const int tile, float *sums) {
+    float *lower = sums + 16 * TILE_COLUMNS;
+    if (tile == 0) _tile_stored(0, sums, 4 * TILE_COLUMNS);
+    if (tile == 1) _tile_stored(1, sums + 16, 4 * TILE_COLUMNS);
+    if (tile == 2) _tile_stored(2, lower, 4 * TILE_COLUMNS);
+    if (tile == 3) _tile_stored(3, lower + 16, 4 * TILE_COLUMNS);
+}
+
+/* The first step of a block, from 0 on; tiles of the sums before are stored to `before` until they are needed. */
+INLINE void tiles_first(const bool both, const float *a, const float *b, float *before) {
+    _tile_loadd(4, b, 4 * TILE_COLUMNS);
+    _tile_stream_loadd(6, a, 4 * TILE_STEP);
     _tile_zero(0);
+    TILE_DOT(0, 6, 4);
+    if (before) tiles_put(1, before);
+    _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
     _tile_zero(1);
-    for (int64_t s = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
-        _tile_loadd(4, b, 4 * TILE_COLUMNS);
-        _tile_stream_loadd(6, a, 4 * TILE_STEP);
-        TILE_DOT(0, 6, 4);
-        _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
-        TILE_DOT(1, 6, 5);
-    }
-}
-INLINE void tiles_lower(int64_t steps, const float *a, const float *b) {
+    TILE_DOT(1, 6, 5);
+    if (!both) return;
+    if (before) tiles_put(2, before);
+    _tile_stream_loadd(7, a + TILE_HALF, 4 * TILE_STEP);
     _tile_zero(2);
+    TILE_DOT(2, 7, 4);
+    if (before) tiles_put(3, before);
     _tile_zero(3);
-    for (int64_t s = 0; s < steps; s++, a += 2 * TILE_HALF, b += TILE_STEP * TILE_COLUMNS) {
-        _tile_loadd(4, b, 4 * TILE_COLUMNS);
-        _tile_stream_loadd(7, a + TILE_HALF, 4 * TILE_STEP);
-        TILE_DOT(2, 7, 4);
-        _tile_loadd(5, b + TILE_STEP, 4 * TILE_COLUMNS);
-        TILE_DOT(3, 7, 5);
-    }
-}
-INLINE void tiles_store(const int tile, float *sums) {
-    if (tile == 0) {
-        _tile_stored(0, sums, 4 * TILE_COLUMNS);
-        _tile_stored(1, sums + 16, 4 * TILE_COLUMNS);
-    } else {
-        _tile_stored(2, sums, 4 * TILE_COLUMNS);
-        _tile_stored(3, sums + 16, 4 * TILE_COLUMNS);
-    }
+    TILE_DOT(3, 7, 5);
 }
 
 /*
- * Sums of `count` blocks of steps[n] words each, every one from 0 on, to c and behind it. Those of 16 rows are stored
- * while the next 16 are multiplied, as a product is there only 52 cycles after it has begun. 4 bits, M = 256, groups of
- * 64 and 128: 0.88 and 0.94 of the time; bytes, a step or two of which make a block, take 1.0 and 1.1 of it.
+ * Sums of `count` blocks of steps[n] words each, every one from 0 on, to c and behind it. A product is there only 52
+ * cycles after it has begun: so a tile is stored three products later, 16 cycles each, beside those of the next block.
  */
 INLINE void tiles_blocks(const bool both, int64_t count, const int64_t *steps, const float *a,
                          const float *b, float *c) {
+    float *before = NULL;
     AMX_BARRIER();
     for (int64_t n = 0; n < count; n++, c += TILE_ROWS * TILE_COLUMNS) {
-        tiles_upper(steps[n] / TILE_STEP, a, b);
-        if (both && n > 0) tiles_store(2, c - 16 * TILE_COLUMNS);
-        if (both) tiles_lower(steps[n] / TILE_STEP, a, b);
-        tiles_store(0, c);
+        tiles_first(both, a, b, before);
+        for (int64_t w = TILE_STEP; w < steps[n]; w += TILE_STEP)
+            tiles_add(both, true, false, a + w * TILE_ROWS, b + w * TILE_COLUMNS);
+        tiles_put(0, c);
         a += steps[n] * TILE_ROWS;
         b += steps[n] * TILE_COLUMNS;
+        before = c;
     }
-    if (both) tiles_store(2, c - 16 * TILE_COLUMNS);
+    tiles_put(1, before);
+    if (both) tiles_put(2, before);
+    if (both) tiles_put(3, before);
     AMX_BARRIER();
 }
-#else
-INLINE void tiles_blocks(const bool both, int64_t count, const int64_t *steps, const float *a,
-                         const float *b, float *c) {
-    for (int64_t n = 0; n < count; n++, c += TILE_ROWS * TILE_COLUMNS) {
-        tiles_begin(both, c, false);
-        for (int64_t w = 0; w < steps[n]; w += TILE_STEP) {
-            tiles_add(both, false, false, a, b);
-            a += TILE_STEP * TILE_ROWS;
-            b += TILE_STEP * TILE_COLUMNS;
-        }
-        tiles_end(both, c);
-    }
-}
-#endif
 
 #ifdef TILE_BF16_DOT
 /* The same in floats. */
