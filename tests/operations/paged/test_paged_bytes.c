@@ -87,10 +87,82 @@ static void a_nan_of_float8_in_a_key_is_seen(void **state) {
     }
 }
 
+enum { BYTES = 128, KEYS = 150, MOST_GROUP = 8, LOUD = 37 };
+
+/* Queries in bf16 and a cache of int8, whose bytes tiles may take as they are: against sums in double precision. */
+static void expect_bytes(int group, float large, float loud, float loud_scale) {
+    static int8_t key[KEYS * BYTES], value[KEYS * BYTES];
+    static uint16_t asks[MOST_GROUP * BYTES], found[MOST_GROUP * BYTES];
+    static float key_scale[KEYS], value_scale[KEYS];
+    int32_t length = KEYS, first[2] = {0, 1}, page[KEYS];
+    for (int t = 0; t < KEYS; t++) {
+        page[t] = (t * 7) % KEYS;
+        key_scale[t] = 0.01f + 0.0001f * (float)(t % 9);
+        value_scale[t] = t == LOUD ? loud_scale : 0.02f - 0.0001f * (float)(t % 5);
+    }
+    for (int i = 0; i < KEYS * BYTES; i++) {
+        const int t = i / BYTES, d = i % BYTES;
+        key[i] = (int8_t)(d == 0 ? 0 : i * 37 % 255 - 127);
+        value[i] = (int8_t)(i * 53 % 256 - 128);
+        if (t == LOUD && d > 0) key[i] = (int8_t)((d * 29 % 101 - 50) * (int)loud);
+        if (t == LOUD && loud != 0) value[i] = 0;
+    }
+    for (int i = 0; i < group * BYTES; i++)
+        asks[i] = ejk_f32_to_bf16(i % BYTES == 0 ? large : (float)(i % BYTES * 29 % 101 - 50) / 50);
+    const ejk_unified_attention_args a = {
+        .query = ejk_tensor_3d(asks, EJK_DTYPE_BF16, 1, group, BYTES),
+        .key_cache = ejk_tensor_4d(key, EJK_DTYPE_I8, KEYS, 1, 1, BYTES),
+        .value_cache = ejk_tensor_4d(value, EJK_DTYPE_I8, KEYS, 1, 1, BYTES),
+        .kv_lens = list(&length, 1),
+        .block_tables = ejk_tensor_2d(page, EJK_DTYPE_I32, 1, KEYS),
+        .query_start_loc = list(first, 2),
+        .k_scale = ejk_tensor_3d(key_scale, EJK_DTYPE_F32, KEYS, 1, 1),
+        .v_scale = ejk_tensor_3d(value_scale, EJK_DTYPE_F32, KEYS, 1, 1),
+        .out = ejk_tensor_3d(found, EJK_DTYPE_BF16, 1, group, BYTES),
+    };
+    EXPECT_OK(ejk_unified_attention(context, &a));
+    for (int h = 0; h < group; h++) {
+        double z[KEYS], top = -INFINITY, sum = 0, wanted[BYTES] = {0}, most = 0;
+        for (int t = 0; t < KEYS; t++) {
+            z[t] = 0;
+            for (int d = 0; d < BYTES; d++)
+                z[t] += (double)ejk_bf16_to_f32(asks[h * BYTES + d]) * key[t * BYTES + d];
+            z[t] *= (double)key_scale[t] / sqrt(BYTES);
+            top = fmax(top, z[t]);
+        }
+        for (int t = 0; t < KEYS; t++) {
+            const double w = exp(z[t] - top);
+            sum += w;
+            for (int d = 0; d < BYTES; d++)
+                wanted[d] += w * value[t * BYTES + d] * (double)value_scale[t];
+        }
+        for (int d = 0; d < BYTES; d++) most = fmax(most, fabs(wanted[d] / sum));
+        for (int d = 0; d < BYTES; d++) {
+            const double got = (double)ejk_bf16_to_f32(found[h * BYTES + d]);
+            if (isfinite(most))
+                EXPECT_NEAR(got, wanted[d] / sum, most / 64);
+            else
+                assert_true(!isfinite(got));
+        }
+    }
+}
+
+static void tiles_meet_bytes(void **state) {
+    (void)state;
+    for (int group = 2; group <= MOST_GROUP; group++) {
+        expect_bytes(group, 1, 0, 0.02f);
+        expect_bytes(group, 1, 0, -3);
+        expect_bytes(group, 0x1p30f, 0, 0.02f); /* queries lose digits */
+        expect_bytes(group, 1, 2, 0.02f);       /* weights do, where the largest has values of 0 */
+        expect_bytes(group, 1, 0, INFINITY);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_queries_meet_bytes),
         cmocka_unit_test(a_nan_of_float8_in_a_key_is_seen),
+        cmocka_unit_test(tiles_meet_bytes),
     };
     return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

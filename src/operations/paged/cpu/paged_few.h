@@ -6,12 +6,19 @@
 #include "operations/paged/cpu/paged_operands.h"
 #include "operations/paged/cpu/paged_scores.h"
 
+enum { CODES = 128 }; /* of 8-bit floats without their signs */
+
 typedef struct paged_few {
     const paged_job *j;
     paged_size count; /* rows of all heads */
     float *query, *sums, *lanes, *totals, *scores, *key_scale, *value_scale;
-    float *tile_query; /* queries as tiles take them, on AMX */
-    bool tiles;        /* sums are in the order of tiles of AMX */
+    float *tile_query;             /* queries as tiles take them, on AMX */
+    bool tiles;                    /* sums are in the order of tiles of AMX */
+    bool bytes;                    /* tiles are of bytes: amx/paged_amx_bytes.h has what follows */
+    bool byte_query[ROWS_AT_ONCE]; /* whether queries of a head are */
+    float query_unit[ROWS_AT_ONCE],
+        wrong[ROWS_AT_ONCE];    /* units of a row's query, and of its weights, summed */
+    uint8_t codes[2][2][CODES]; /* of keys and values: upper and lower halves of bf16 */
     paged_row *row;
     bool exact;                  /* weights times values key by key */
     int key_step, value_step;    /* rows of a head before those of the next head */

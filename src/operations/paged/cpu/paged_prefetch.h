@@ -26,10 +26,10 @@ enum { LINE = 64 };
 #define UNROLL_PARTS EJKI_UNROLL
 #endif
 
-/* What is left of some rows, each `bytes` bytes from `offset` on. */
+/* What is left of some rows, each `bytes` bytes from `offset` on; `turn` is that of rows that tiles prefetch. */
 typedef struct paged_prefetch {
     const char *const *row, *const *end;
-    paged_size offset, bytes, at;
+    paged_size offset, bytes, at, turn;
 } paged_prefetch;
 
 static inline void prefetch_rows(paged_prefetch *a, const char *const *rows, paged_size count,

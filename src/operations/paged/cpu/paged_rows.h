@@ -258,6 +258,14 @@ static void row_weights(paged_few *f, paged_size h, paged_size r, const paged_sc
     const float factor = finish_weights(&f->row[i], most, columns, z, f->lanes + i * VL);
     const few_place at = place_of(f, h, r, has_tiles(f));
     if (factor != 1) multiply(place_in(f->sums, at, width), at.step, width, factor);
+#ifdef PAGED_AMX
+    if (f->bytes) {
+        f->wrong[i] *= factor;
+        end_byte_weights(f->scores + i * BLOCK, low, high, values, factor,
+                         f->totals + i * TOTAL_LANES);
+        return;
+    }
+#endif
     end_weights(f->scores + i * BLOCK, low, high, values, factor, f->totals + i * TOTAL_LANES);
 }
 
@@ -279,7 +287,7 @@ static void few_block(paged_few *f) {
     const paged_job *j = f->j;
     any_block_scores(f);
     few_weights(f);
-    if (sees_alike(j, f->block) && !f->exact) {
+    if (f->bytes || (sees_alike(j, f->block) && !f->exact)) {
         any_block_values(f, 0, j->heads, true);
         return;
     }
@@ -310,6 +318,10 @@ static bool lost_products(paged_few *f, paged_size h) {
     bool small = false;
     float *sums = f->value_scale + BLOCK;
     for (paged_size i = h * j->rows; i < (h + 1) * j->rows; i++) {
+#ifdef PAGED_AMX
+        if (f->bytes && bytes_have_lost(f, i)) return true;
+        if (f->bytes) continue;
+#endif
         move_sums(f, i, false, sums);
         small = small || has_lost(j->p->value.dtype, sums, j->p->value_dim);
     }
@@ -356,8 +368,12 @@ static void order_few(paged_few *f) {
     }
 }
 
-static void bind_few(paged_few *f, const paged_job *j, bool exact) {
+/* How products of an item are made, each in place of one that lost some. */
+typedef enum few_care { CARE_BYTES, CARE_NONE, CARE_EXACT } few_care;
+
+static void bind_few(paged_few *f, const paged_job *j, few_care care) {
     const paged_plan *t = &j->work->plan;
+    const bool exact = care == CARE_EXACT;
     *f = (paged_few){.j = j, .count = j->heads * j->rows, .query = j->memory, .exact = exact};
     order_few(f);
     f->sums = f->query + f->count * t->depth;
@@ -369,6 +385,9 @@ static void bind_few(paged_few *f, const paged_job *j, bool exact) {
 #ifdef PAGED_AMX
     f->tile_query = f->value_scale + BLOCK + t->scratch;
     f->tiles = in_tiles(j) && !exact;
+    f->bytes = care == CARE_BYTES;
+    find_codes(j->p->key.dtype, f->codes[0]);
+    find_codes(j->p->value.dtype, f->codes[1]);
 #endif
     memset(f->query, 0, (size_t)(f->scores - f->query) * sizeof(float));
 }
@@ -393,11 +412,12 @@ static void place_query(paged_few *f, paged_size i, const paged_row *row) {
 }
 
 /* An item, of which heads are left out that lost products. */
-static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
+static void few_rows(const paged_job *j, few_care care, bool lost[ROWS_AT_ONCE]) {
+    const bool exact = care == CARE_EXACT;
     paged_block blocks[2];
     paged_row rows[ROWS_AT_ONCE];
     paged_few f;
-    bind_few(&f, j, exact);
+    bind_few(&f, j, care);
     for (paged_size i = 0; i < f.count; i++) {
         rows[i] = row_of(j, i);
         place_query(&f, i, &rows[i]);
@@ -413,7 +433,7 @@ static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     if (in_tiles(j)) amx_close();
     const paged_size width = j->work->plan.width;
     for (paged_size i = 0; f.tiles && i < f.count; i++)
-        order_sums(false, width, f.sums + i * width, f.value_scale + BLOCK);
+        order_sums(&f, false, f.sums + i * width, f.value_scale + BLOCK);
 #endif
     for (paged_size h = 0; h < j->heads; h++) lost[h] = !exact && lost_products(&f, h);
     for (paged_size i = 0; i < f.count; i++) {
@@ -425,15 +445,23 @@ static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     }
 }
 
-static void attend_few(const paged_job *j) {
-    bool lost[ROWS_AT_ONCE], none[ROWS_AT_ONCE];
-    few_rows(j, false, lost);
+static void attend_with(const paged_job *j, few_care care) {
+    bool lost[ROWS_AT_ONCE];
+    few_rows(j, care, lost);
     for (paged_size h = 0; h < j->heads; h++) {
         paged_job again = *j;
         again.head += h;
         again.heads = 1;
-        if (lost[h]) few_rows(&again, true, none);
+        if (lost[h]) attend_with(&again, care + 1);
     }
+}
+
+static void attend_few(const paged_job *j) {
+    few_care care = CARE_NONE;
+#ifdef PAGED_AMX
+    if (in_bytes(j)) care = CARE_BYTES;
+#endif
+    attend_with(j, care);
 }
 
 #endif

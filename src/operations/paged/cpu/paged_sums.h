@@ -78,13 +78,13 @@ static void add_seen_any(paged_few *f, paged_size i, paged_size h) {
     float *sums = f->value_scale + BLOCK;
 #ifdef PAGED_AMX
     const paged_size width = f->j->work->plan.width;
-    if (f->tiles) order_sums(false, width, f->sums + i * width, sums);
+    if (f->tiles) order_sums(f, false, f->sums + i * width, sums);
 #endif
     move_sums(f, i, false, sums);
     add_seen(f, i, h, sums);
     move_sums(f, i, true, sums);
 #ifdef PAGED_AMX
-    if (f->tiles) order_sums(true, width, f->sums + i * width, sums);
+    if (f->tiles) order_sums(f, true, f->sums + i * width, sums);
 #endif
 }
 

@@ -52,6 +52,14 @@ static void put(const ejk_tensor *t, int64_t index, int64_t value) {
     if (t && t->data) ejki_store_i64(t->dtype, t->data, index, value);
 }
 
+/* Whole numbers of 8 bits, left at 0 otherwise: from -2 to 2, as scales are up to 1. */
+static void put_bytes(const ejk_tensor *t, uint64_t seed) {
+    if (!t || !t->data || t->dtype != EJK_DTYPE_I8 || !ejk_tensor_is_contiguous(t)) return;
+    int8_t *to = t->data;
+    for (int64_t i = 0; i < ejk_tensor_count(t); i++)
+        to[i] = (int8_t)((int)(ejki_random_at(seed, (uint64_t)i) % 5) - 2);
+}
+
 /* ---- Pages ------------------------------------------------------------------------------------------ */
 
 /* Every page once, in random order. */
@@ -94,6 +102,8 @@ ejk_status ejki_paged_inputs(const ejki_paged_call *c, const ejk_inputs *how) {
         put(c->slot_mapping, t,
             p.pages > 0 ? order[t / p.page % p.pages] * p.page + t % p.page : -1);
     put(c->count, c->count_at, p.sequences);
+    put_bytes(c->key_cache, how->seed + 1);
+    put_bytes(c->value_cache, how->seed + 2);
     free(order);
     return EJK_OK;
 }
