@@ -89,6 +89,13 @@ static void a_nan_of_float8_in_a_key_is_seen(void **state) {
 
 enum { BYTES = 128, KEYS = 150, MOST_GROUP = 8, LOUD = 37 };
 
+/* From -128 to 127. */
+static int noise(int i) {
+    uint32_t x = (uint32_t)i * 0x9e3779b1u;
+    x = (x ^ x >> 15) * 0x85ebca77u;
+    return (int)((x ^ x >> 13) % 256) - 128;
+}
+
 /* Queries in bf16 and a cache of int8, whose bytes tiles may take as they are: against sums in double precision. */
 static void expect_bytes(int group, float large, float loud, float loud_scale) {
     static int8_t key[KEYS * BYTES], value[KEYS * BYTES];
@@ -98,17 +105,18 @@ static void expect_bytes(int group, float large, float loud, float loud_scale) {
     for (int t = 0; t < KEYS; t++) {
         page[t] = (t * 7) % KEYS;
         key_scale[t] = 0.01f + 0.0001f * (float)(t % 9);
+        if (t == LOUD && loud != 0) key_scale[t] = 0.03f;
         value_scale[t] = t == LOUD ? loud_scale : 0.02f - 0.0001f * (float)(t % 5);
     }
     for (int i = 0; i < KEYS * BYTES; i++) {
         const int t = i / BYTES, d = i % BYTES;
-        key[i] = (int8_t)(d == 0 ? 0 : i * 37 % 255 - 127);
-        value[i] = (int8_t)(i * 53 % 256 - 128);
-        if (t == LOUD && d > 0) key[i] = (int8_t)((d * 29 % 101 - 50) * (int)loud);
+        key[i] = (int8_t)(d == 0 ? 0 : noise(i));
+        value[i] = (int8_t)noise(i + 7777777);
+        if (t == LOUD && d > 0) key[i] = (int8_t)((float)noise(-d - 1) * loud);
         if (t == LOUD && loud != 0) value[i] = 0;
     }
     for (int i = 0; i < group * BYTES; i++)
-        asks[i] = ejk_f32_to_bf16(i % BYTES == 0 ? large : (float)(i % BYTES * 29 % 101 - 50) / 50);
+        asks[i] = ejk_f32_to_bf16(i % BYTES == 0 ? large : (float)noise(-i % BYTES - 1) / 64);
     const ejk_unified_attention_args a = {
         .query = ejk_tensor_3d(asks, EJK_DTYPE_BF16, 1, group, BYTES),
         .key_cache = ejk_tensor_4d(key, EJK_DTYPE_I8, KEYS, 1, 1, BYTES),
@@ -153,7 +161,7 @@ static void tiles_meet_bytes(void **state) {
         expect_bytes(group, 1, 0, 0.02f);
         expect_bytes(group, 1, 0, -3);
         expect_bytes(group, 0x1p30f, 0, 0.02f); /* queries lose digits */
-        expect_bytes(group, 1, 2, 0.02f);       /* weights do, where the largest has values of 0 */
+        expect_bytes(group, 1, 0.9f, 0.02f);    /* weights do, where the largest has values of 0 */
         expect_bytes(group, 1, 0, INFINITY);
     }
 }

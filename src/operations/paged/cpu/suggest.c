@@ -48,6 +48,8 @@ static paged_streaming streaming_of(const paged_problem *p, const ejk_cpu_info *
     }
     if (!intel || p->tail_dim > 0) return (paged_streaming){PREFETCH_IN_ORDER, 1 << 20};
     if (together) return (paged_streaming){PREFETCH_ROWS_SECOND, 16 << 10};
+    if (cpu->tiers[EJK_ISA_AMX] && p->key.dtype == (int)EJK_DTYPE_F32)
+        return (paged_streaming){PREFETCH_IN_STEP, 16 << 10};
     return (paged_streaming){PREFETCH_IN_ORDER, 32 << 10};
 }
 

@@ -176,7 +176,7 @@ static void end_byte_weights(float *weights, paged_size low, paged_size high, co
     v_store(totals, total);
 }
 
-/* Rows of weights of 16 keys: a digit in a place of each lane. `tiles` are those of a digit, BYTES_GROUPS tiles apart. */
+/* Rows of weights of 16 keys: a digit in a place of each lane. Tiles of a digit lie BYTES_GROUPS tiles apart. */
 AMX_INLINE void put_places(__m512i digits, int32_t *tiles) {
     EJKI_UNROLL for (int k = 0; k < WEIGHT_DIGITS; k++, digits = _mm512_srli_epi32(digits, 8)) {
         int32_t *tile = tiles + k * BYTES_GROUPS * BYTES_TILE;
