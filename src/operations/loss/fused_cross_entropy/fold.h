@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A token's logits in vectors: CHUNK of them at a time become floats in the first-level cache, with their cap, and are
- * added to what is known of the token, sums of a chunk in float32, those of chunks in float64. In gradients they are
- * read once more, and what is written takes their place.
+ * A token's logits in vectors, chunks of which are added to what is known of the token. In gradients they are read once
+ * more, and what is written takes their place.
  */
 #ifndef EJKI_FUSED_CROSS_ENTROPY_FOLD_H
 #define EJKI_FUSED_CROSS_ENTROPY_FOLD_H
 
-#include "kernels/simd/vec_element.h"
-#include "kernels/simd/vec_math.h"
 #include "operations/loss/fused_cross_entropy/rows.h"
-
-enum { CHUNK = 1024 };
-#define LOG2_E 1.4426950408889634f
+#include "operations/loss/shared/chunk.h"
 
 /* Classes `first` to first + count - 1 of a token; x and soft lie there. */
 typedef struct fold_piece {
@@ -30,32 +25,6 @@ static fold_call fold_call_of(const loss_problem *p) {
     fold_call c = {.p = p};
     if (p->cap > 0) c.cap = v_cap_of(1 / p->cap, p->cap);
     return c;
-}
-
-INLINE vf capped(const bool caps, const v_cap *cap, vf x) {
-    if (caps) v_cap_some(1, cap, &x);
-    return x;
-}
-
-/* b where a is NaN, but for tiers whose largest is NaN then: of a token with one only that is told. */
-INLINE vf larger(vf a, vf b) {
-    return v_max(a, b);
-}
-
-/* Asked for while logits are read: lines behind them, and as many of what is read next, if there is any. */
-enum { AHEAD = 2048 };
-INLINE void ask(const ejk_dtype dtype, const void *x, mm_size i) {
-    __builtin_prefetch((const void *)((uintptr_t)element_at(dtype, x, i) + AHEAD), 0, 2);
-}
-
-INLINE float largest_of(const ejk_dtype dtype, const bool caps, const v_cap *cap, const void *x,
-                        mm_size n) {
-    vf most = v_set1(-__builtin_inff());
-    for (mm_size i = 0; i < n; i += VL) {
-        const vf z = capped(caps, cap, v_widen_some(dtype, element_at(dtype, x, i), n - i));
-        most = larger(v_keep(z, 0, n - i), most);
-    }
-    return v_largest(most);
 }
 
 /* What a chunk adds: Σ exp(z - base), Σ z if it is wanted, and the largest z. */
@@ -132,9 +101,6 @@ INLINE mm_size find(const ejk_dtype dtype, const bool caps, const v_cap *cap, co
     }
     return n;
 }
-
-/* Powers are of the distance to the largest logit so far, which those of a chunk may be above by this much. */
-#define ABOVE 60
 
 INLINE void fold(const ejk_dtype dtype, const bool caps, const bool adds, const fold_call *c,
                  const fold_piece *own, loss_sums *s) {

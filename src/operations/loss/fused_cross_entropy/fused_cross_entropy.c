@@ -10,8 +10,8 @@
 #include "base/base.h"
 #include "kernels/declare.h"
 #include "operations/loss/fused_cross_entropy/rows.h"
+#include "operations/loss/shared/tokens.h"
 #include "operations/matmul/shared/product_call.h"
-#include "tensor/view.h"
 
 #define SYMBOLS "B=1,T,V,H"
 
@@ -73,22 +73,6 @@ static ejk_status check_form(const call *c) {
     return EJK_OK;
 }
 
-/* `t` has the axes of tokens, and `last` behind them, or nothing. */
-static ejk_status check_tokens(const call *c, const ejk_tensor *t, const char *name, int64_t last) {
-    const ejk_tensor *rows = rows_tensor(c);
-    int64_t shape[EJK_MAX_RANK];
-    if (!ejk_tensor_present(t)) return EJK_OK;
-    memcpy(shape, rows->shape, sizeof shape);
-    if (last >= 0) shape[rows->rank - 1] = last;
-    return ejki_tensor_expect_shape(t, name, last < 0 ? rows->rank - 1 : rows->rank, shape);
-}
-
-static ejk_status check_result(const ejk_tensor *t, const char *name, ejk_dtype wanted) {
-    if (!ejk_tensor_present(t) || t->dtype == wanted) return EJK_OK;
-    return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected %s", name,
-                     ejk_dtype_name(t->dtype), ejk_dtype_name(wanted));
-}
-
 /* ---- Options ---------------------------------------------------------------------------------------- */
 
 static ejk_status resolve_smoothing(const call *c, loss_problem *p) {
@@ -144,35 +128,30 @@ static ejk_status resolve_blocks(const call *c, loss_problem *p) {
 /* ---- Problems --------------------------------------------------------------------------------------- */
 
 static loss_view view_of(const call *c, const ejk_tensor *t) {
-    const bool batched = rows_tensor(c)->rank == 3;
-    if (!ejk_tensor_present(t)) return (loss_view){.dtype = 0};
-    return (loss_view){.data = t->data,
-                       .batch = batched ? t->strides[0] : 0,
-                       .token = t->strides[batched],
-                       .dtype = (int)t->dtype};
+    return ejki_loss_view(rows_tensor(c), t);
+}
+
+static ejk_status check_tokens(const call *c, const ejk_tensor *t, const char *name, int64_t last) {
+    return ejki_loss_check_tokens(rows_tensor(c), t, name, last);
 }
 
 static ejk_status resolve(const call *c, const ejk_axes *axes, loss_problem *p) {
     EJKI_TRY(check_form(c));
     const ejk_tensor *rows = rows_tensor(c);
     const int32_t rank = rows->rank;
-    int64_t count;
     *p = (loss_problem){.batch = rank == 3 ? rows->shape[0] : 1,
                         .tokens = rows->shape[rank - 2],
                         .vocab = ejk_axes_get(axes, "V"),
                         .width = rows == c->logits ? -1 : rows->shape[rank - 1],
                         .dtype = (int)rows->dtype};
-    p->result = rows->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
-    if (!ejki_mul(p->batch, p->tokens, &count) || !ejki_mul(count, 512, &count) ||
-        !ejki_mul(ejki_max(count, 512), ejki_max(ejki_max(p->vocab, p->width), 1), &count))
-        return ejki_fail(EJK_STATUS_OVERFLOW, "logits of %lld x %lld tokens cannot be counted",
-                         p->batch, p->tokens);
+    p->result = (int)ejki_loss_result_type(rows->dtype);
+    EJKI_TRY(ejki_loss_check_count(p->batch, p->tokens, p->vocab, p->width));
     EJKI_TRY(check_tokens(c, c->targets, "targets", -1));
     EJKI_TRY(check_tokens(c, c->weights, "weights", -1));
     EJKI_TRY(check_tokens(c, c->mask, "attention_mask", -1));
     EJKI_TRY(check_tokens(c, c->lse, "lse", -1));
     EJKI_TRY(check_tokens(c, c->soft, "soft_targets", p->vocab));
-    EJKI_TRY(check_result(c->loss, c->loss_name, (ejk_dtype)p->result));
+    EJKI_TRY(ejki_loss_check_type(c->loss, c->loss_name, (ejk_dtype)p->result));
     EJKI_TRY(resolve_smoothing(c, p));
     EJKI_TRY(resolve_numbers(c, p));
     EJKI_TRY(resolve_blocks(c, p));
@@ -308,10 +287,6 @@ static void cost(const void *problem, const void *args, ejk_cost *out) {
         size * (hidden * (1 + (p->d_hidden.dtype ? 1 : 0)) + matrix * (1 + p->d_weight.present));
 }
 
-static ejk_dtype result_type(ejk_dtype rows) {
-    return rows == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
-}
-
 static ejk_dtype dtype(const void *args) {
     const ejk_fused_cross_entropy_args *a = args;
     return ejk_tensor_present(&a->logits) ? a->logits.dtype : a->hidden.dtype;
@@ -325,10 +300,9 @@ static ejk_dtype dtype_vjp(const void *args) {
 static bool result(const void *args, const char *name, ejk_tensor *view) {
     const ejk_fused_cross_entropy_args *a = args;
     const ejk_tensor *rows = ejk_tensor_present(&a->logits) ? &a->logits : &a->hidden;
-    view->dtype = result_type(rows->dtype);
+    view->dtype = ejki_loss_result_type(rows->dtype);
     if (strcmp(name, "lse") != 0 || rows->rank < 1) return true;
-    view->rank = rows->rank - 1;
-    memcpy(view->shape, rows->shape, sizeof view->shape);
+    ejki_loss_take_tokens(rows, view);
     return true;
 }
 

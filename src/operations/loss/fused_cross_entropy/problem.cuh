@@ -3,14 +3,7 @@
 #ifndef EJKI_FUSED_CROSS_ENTROPY_PROBLEM_CUH
 #define EJKI_FUSED_CROSS_ENTROPY_PROBLEM_CUH
 
-#include "operations/matmul/shared/product.cuh"
-
-/* [B,T] or [B,T,…], the last axis contiguous. dtype 0: absent. */
-typedef struct loss_view {
-    void *data;
-    mm_size batch, token;
-    int dtype;
-} loss_view;
+#include "operations/loss/shared/tokens.cuh"
 
 typedef struct loss_problem {
     mm_size batch, tokens, vocab;
@@ -31,7 +24,7 @@ typedef struct loss_problem {
 
 /* Element (b, t) of a view. */
 MM mm_size loss_at(const loss_problem *p, const loss_view *v, mm_size row) {
-    return row / p->tokens * v->batch + row % p->tokens * v->token;
+    return loss_token_at(v, p->tokens, row);
 }
 
 MM mm_size loss_rows(const loss_problem *p) {

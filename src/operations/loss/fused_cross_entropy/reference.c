@@ -8,7 +8,7 @@ static double load(const mm_view *v, mm_size index) {
 }
 
 static double load_row(const loss_problem *p, const loss_view *v, mm_size row, mm_size index) {
-    return ejki_load_f64((ejk_dtype)v->dtype, v->data, loss_at(p, v, row) + index);
+    return loss_load(v, p->tokens, row, index);
 }
 
 /* A logit; *slope is that of its cap. */

@@ -5,9 +5,8 @@
 
 #include <math.h>
 
-#include "base/base.h"
 #include "operations/loss/fused_cross_entropy/problem.cuh"
-#include "tensor/access.h"
+#include "operations/loss/shared/rows.h"
 
 /* The class of a token; -1: there are no targets. */
 static inline mm_size loss_target(const loss_problem *p, mm_size row) {
@@ -17,13 +16,8 @@ static inline mm_size loss_target(const loss_problem *p, mm_size row) {
 }
 
 static inline double loss_weight(const loss_problem *p, mm_size row) {
-    if (p->mask.dtype &&
-        !ejki_load_i64((ejk_dtype)p->mask.dtype, p->mask.data, loss_at(p, &p->mask, row)))
-        return 0;
     if (p->targets.dtype && loss_target(p, row) == p->ignore) return 0;
-    if (!p->weights.dtype) return 1;
-    return ejki_load_f64((ejk_dtype)p->weights.dtype, p->weights.data,
-                         loss_at(p, &p->weights, row));
+    return loss_weight_at(&p->mask, &p->weights, p->tokens, row);
 }
 
 /* What a token's logits are folded into. `linear` is Σ z, or of soft targets Σ q z; `mass` Σ q. */
@@ -74,13 +68,13 @@ static inline void loss_count(loss_totals *total, double weight, const loss_term
 }
 
 static inline double loss_denominator(const loss_problem *p, double weight) {
-    return p->sums ? 1 : weight < 1e-8 ? 1e-8 : weight;
+    return p->sums ? 1 : loss_mean_of(weight);
 }
 
 static inline void loss_put(const loss_problem *p, const loss_totals *total) {
     const ejk_dtype dtype = (ejk_dtype)p->result;
     const double by = loss_denominator(p, total->weight);
-    const double mean = total->weight < 1e-8 ? 1e-8 : total->weight;
+    const double mean = loss_mean_of(total->weight);
     ejki_store_f64(dtype, p->loss, 0, total->loss / by);
     if (p->z_loss_out) ejki_store_f64(dtype, p->z_loss_out, 0, total->z / by);
     if (p->weight_sum) ejki_store_f64(dtype, p->weight_sum, 0, total->weight);
@@ -88,8 +82,7 @@ static inline void loss_put(const loss_problem *p, const loss_totals *total) {
 }
 
 static inline void loss_put_lse(const loss_problem *p, mm_size row, double lse) {
-    if (p->lse.dtype)
-        ejki_store_f64((ejk_dtype)p->lse.dtype, p->lse.data, loss_at(p, &p->lse, row), lse);
+    loss_store(&p->lse, p->tokens, row, lse);
 }
 
 /* What the gradient of logit v of a token is made of: factor · ((mass + 2 z lse) · exp(z_v - lse) - q_v) · slope. */

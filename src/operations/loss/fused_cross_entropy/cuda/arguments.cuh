@@ -5,8 +5,7 @@
 
 #include "operations/loss/fused_cross_entropy/problem.cuh"
 
-#define LOSS_THREADS 512
-#define LOSS_I64     5 /* as ejk_dtype has it */
+#define LOSS_I64 5 /* as ejk_dtype has it */
 
 /* What is known of a token: loss_sums of rows.h, sums relative to the largest logit. */
 typedef struct loss_state {

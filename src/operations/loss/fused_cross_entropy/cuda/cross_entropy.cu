@@ -2,18 +2,10 @@
 /*
  * fused_cross_entropy and its gradient on GPUs. A block of threads has a token: each thread folds runs of VECTOR logits
  * into a largest one and sums relative to it, and what threads have is joined in a fixed order. In gradients the token
- * is read once more, from a cache. ELEMENT: type of logits, OUT: of their gradients; WIDE: runs lie at multiples of
- * their size; CAP: logits are capped.
+ * is read once more, from a cache. CAP: logits are capped; other constants are those of rows.cuh.
  */
-#include "kernels/cuda/element.cuh"
 #include "operations/loss/fused_cross_entropy/cuda/arguments.cuh"
-
-#define THREADS LOSS_THREADS
-#define VECTOR  (16 / (int)sizeof(element))
-#define WARPS   (THREADS / 32)
-
-typedef run_of<ELEMENT, VECTOR> run;
-typedef run_of<OUT, VECTOR> out_run;
+#include "operations/loss/shared/rows.cuh"
 
 /* ---- Tokens ----------------------------------------------------------------------------------------- */
 
@@ -27,12 +19,11 @@ DEVICE i64 target_of(const loss_problem &p, i64 row) {
 }
 
 DEVICE float weight_of(const loss_problem &p, i64 row) {
-    if (p.mask.dtype && !((const u8 *)p.mask.data)[loss_at(&p, &p.mask, row)]) return 0;
     if (p.targets.dtype) {
         const i64 target = target_of(p, row);
         if (target == p.ignore || target < 0 || target >= p.vocab) return 0;
     }
-    return p.weights.dtype ? load_float(p.weights.dtype, p.weights.data, loss_at(&p, &p.weights, row)) : 1;
+    return weight_at(p.mask, p.weights, p.tokens, row);
 }
 
 DEVICE float soft_of(const loss_problem &p, i64 row, i64 v) {
@@ -96,15 +87,6 @@ DEVICE loss_state join_block(loss_state s) {
     s = shared[0];
     for (int w = 1; w < WARPS; w++) s = join(s, shared[w]);
     return s;
-}
-
-/* Logits from `at` on, of which `left` are there; -inf for the others. */
-DEVICE run get(const element *at, i64 left) {
-    if (WIDE && left >= VECTOR) return *(const run *)at;
-    run value;
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) value.at[i] = i < left ? at[i] : narrow(NEG_INF);
-    return value;
 }
 
 /* Adds a run of logits, the first of which is class v; not WHOLE: `left` of them are there. */
@@ -212,19 +194,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) fold(const loss_argumen
     if (p.lse.dtype) ((float *)p.lse.data)[loss_at(&p, &p.lse, row)] = lse_of(s);
 }
 
-/* Sums over all threads of the only block, in a fixed order. */
-DEVICE double sum_of_block(double value) {
-    __shared__ double shared[THREADS];
-    __syncthreads();
-    shared[threadIdx.x] = value;
-    for (int step = THREADS / 2; step; step /= 2) {
-        __syncthreads();
-        if (threadIdx.x < step) shared[threadIdx.x] += shared[threadIdx.x + step];
-    }
-    __syncthreads();
-    return shared[0];
-}
-
 DEVICE void totals(const loss_arguments &a) {
     const loss_problem &p = a.p;
     double loss = 0, z = 0, right = 0, weight = 0;
@@ -296,19 +265,6 @@ DEVICE slope slope_of(const loss_arguments &a, i64 row, float weight, const elem
     s.base = own.max;
     s.scale = ((p.soft.dtype ? own.mass : 1) + 2 * (float)p.z * lse_of(own)) / own.sum;
     return s;
-}
-
-DEVICE void put(element_of<OUT>::bits *at, i64 left, const float (&d)[VECTOR]) {
-    if (WIDE && left >= VECTOR) {
-        out_run value;
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) value.at[i] = bits_of<OUT>(d[i]);
-        *(out_run *)at = value;
-    } else {
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            if (i < left) at[i] = bits_of<OUT>(d[i]);
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) slopes(const loss_arguments a) {
