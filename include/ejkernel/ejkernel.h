@@ -25,6 +25,7 @@
 #include <ejkernel/flash_attention.h>
 #include <ejkernel/flash_mla.h>
 #include <ejkernel/fused_cross_entropy.h>
+#include <ejkernel/fused_kl_divergence.h>
 #include <ejkernel/gated_delta_rule.h>
 #include <ejkernel/gated_rms_norm.h>
 #include <ejkernel/gguf.h>

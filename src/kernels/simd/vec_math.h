@@ -108,6 +108,25 @@ static inline vf v_silu_slope(vf x, vf s) {
 }
 
 /*
+ * log2 of normal numbers above 0: of 2^e m with m around 1, e + log2(m), the latter by 2 artanh(s) with s = (m - 1) /
+ * (m + 1) up to 0.172, whose series ends with s^9 (1e-9 of the first term). Of others, NaN too, any number.
+ */
+static inline vf v_log2(vf x) {
+    typedef int32_t lanes __attribute__((vector_size(VL * 4)));
+    typedef float floats __attribute__((vector_size(VL * 4)));
+    const int32_t root = 0x3f3504f3; /* sqrt(1/2) */
+    const lanes bits = (lanes)x - root, e = bits >> 23;
+    const vf m = (vf)((bits & 0x7fffff) + root);
+    const vf s = v_div(v_sub(m, v_set1(1.0f)), v_add(m, v_set1(1.0f))), square = v_mul(s, s);
+    vf q = v_set1(2.8853900817779268f / 9);
+    q = v_fma(q, square, v_set1(2.8853900817779268f / 7));
+    q = v_fma(q, square, v_set1(2.8853900817779268f / 5));
+    q = v_fma(q, square, v_set1(2.8853900817779268f / 3));
+    q = v_fma(q, square, v_set1(2.8853900817779268f));
+    return v_fma(q, s, (vf) __builtin_convertvector(e, floats));
+}
+
+/*
  * log(1 + e^x) = max(x, 0) + log(1 + u), given u = e^-|x|; the logarithm by 2 artanh(s), s = u / (2 + u) up to 1/3,
  * whose series ends with s^15 (1.5e-9). NaN stays NaN.
  */
