@@ -12,6 +12,7 @@
 #define THREADS LOSS_THREADS
 #define VECTOR  (16 / (int)sizeof(element))
 #define WARPS   (THREADS / 32)
+#define BLOCKS  (1024 / THREADS) /* of a multiprocessor at least: 64 registers a thread */
 
 typedef run_of<ELEMENT, VECTOR> run;
 typedef run_of<OUT, VECTOR> out_run;
@@ -31,12 +32,16 @@ DEVICE run get(const element *at, i64 left) {
     return value;
 }
 
-DEVICE void put(element_of<OUT>::bits *at, i64 left, const float (&d)[VECTOR]) {
+/* `streams`: what is written is not read soon, and takes no place in caches from what is. */
+DEVICE void put(element_of<OUT>::bits *at, i64 left, const float (&d)[VECTOR], bool streams) {
     if (WIDE && left >= VECTOR) {
         out_run value;
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) value.at[i] = bits_of<OUT>(d[i]);
-        *(out_run *)at = value;
+        if (streams && sizeof value == 16)
+            __stcs((uint4 *)at, *(const uint4 *)&value);
+        else
+            *(out_run *)at = value;
     } else {
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)

@@ -131,7 +131,7 @@ DEVICE void add_run(const loss_problem &p, const run &x, i64 row, int target, in
 }
 
 DEVICE loss_state fold_row(const loss_arguments &a, i64 row, const element *x) {
-    constexpr int WAY = WIDE ? (int)sizeof(element) : 1, STEP = THREADS * VECTOR;
+    constexpr int WAY = WIDE ? 4 : 1, STEP = THREADS * VECTOR;
     const loss_problem &p = a.p;
     const int classes = (int)a.classes, first = (int)a.class_first, target = (int)target_of(p, row);
     loss_state s = nothing();
@@ -173,7 +173,7 @@ DEVICE const element *logits_of(const loss_arguments &a, i64 row) {
     return (const element *)a.x.data + (a.p.width < 0 ? loss_at(&a.p, &a.x, own) : own * a.stride);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) fold(const loss_arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fold(const loss_arguments a) {
     const loss_problem &p = a.p;
     const i64 row = a.first + blockIdx.x;
     if (row >= loss_rows(&p)) return;
@@ -267,7 +267,7 @@ DEVICE slope slope_of(const loss_arguments &a, i64 row, float weight, const elem
     return s;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) slopes(const loss_arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) slopes(const loss_arguments a) {
     const loss_problem &p = a.p;
     const i64 row = a.first + blockIdx.x;
     const bool is_row = row < loss_rows(&p);
@@ -278,7 +278,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) slopes(const loss_argum
     const i64 target = is_row ? target_of(p, row) : -1;
     slope s = {};
     if (weight != 0) s = slope_of(a, row, weight, x);
-    for (i64 v = threadIdx.x * VECTOR; v < a.classes; v += THREADS * VECTOR) {
+    /* Backwards: of a long row the end is still in a cache. */
+    constexpr int STEP = THREADS * VECTOR;
+    for (i64 from = (a.classes - 1) / STEP * STEP; from >= 0; from -= STEP) {
+        const i64 v = from + threadIdx.x * VECTOR;
+        if (v >= a.classes) continue;
         float z[VECTOR];
         run x_of = {};
         const i64 left = a.classes - v, own = a.class_first + v;
@@ -289,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) slopes(const loss_argum
             if (p.soft.dtype && weight != 0 && i < left) q = soft_of(p, row, own + i);
             z[i] = weight != 0 ? derive(s, widen(x_of.at[i]), q, (float)p.cap) : 0;
         }
-        put(to + v, left, z);
+        put(to + v, left, z, p.width < 0);
     }
 }
 
