@@ -128,6 +128,7 @@ static void fold_given(void *argument, int64_t index) {
         const fold_slope at = slope_of(s, t, s->each * t->weight);
         derive_of(dtype, dtype, &s->call, &own, &at, row_at(p, &p->d_logits, t->row, 0));
     }
+    if (s->call.streams) v_streamed();
 }
 
 /* Rows of tokens that count nowhere become 0. */

@@ -41,6 +41,7 @@ static loss_sums sums_of(const loss_problem *p, mm_size row) {
         if (q != 0) s.linear += q * z;
         s.mass += q;
     }
+    s.base = s.max;
     for (mm_size v = 0; v < p->vocab; v++)
         s.sum += exp(logit(p, row, v, &slope) - (s.max == -HUGE_VAL ? 0 : s.max));
     return s;
@@ -109,7 +110,7 @@ static void take_rows(const loss_problem *p, const memory *m) {
         m->factor[row] = 0;
         if (weight == 0) continue;
         const loss_sums s = sums_of(p, row);
-        m->lse[row] = p->lse.dtype ? load_row(p, &p->lse, row, 0) : s.max + log(s.sum);
+        m->lse[row] = p->lse.dtype ? load_row(p, &p->lse, row, 0) : s.base + log(s.sum);
         m->factor[row] = d_loss * weight / loss_denominator(p, total);
         m->rate[row] = loss_rate(p, m->lse[row], s.mass);
     }

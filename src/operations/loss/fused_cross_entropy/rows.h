@@ -22,14 +22,15 @@ static inline double loss_weight(const loss_problem *p, mm_size row) {
 
 /* What a token's logits are folded into. `linear` is Σ z, or of soft targets Σ q z; `mass` Σ q. */
 typedef struct loss_sums {
-    double max, sum; /* Σ exp(z - max) */
+    double max, base, sum; /* Σ exp(z - base); base -inf: there was none that is not -inf */
     double target, linear, mass;
     double most_soft;
     mm_size best, best_soft;
 } loss_sums;
 
 static inline loss_sums loss_sums_none(void) {
-    return (loss_sums){.max = -HUGE_VAL, .best = -1, .most_soft = -HUGE_VAL, .best_soft = -1};
+    return (loss_sums){
+        .max = -HUGE_VAL, .base = -HUGE_VAL, .best = -1, .most_soft = -HUGE_VAL, .best_soft = -1};
 }
 
 /* A token's terms. */
@@ -39,7 +40,7 @@ typedef struct loss_terms {
 } loss_terms;
 
 static inline loss_terms loss_terms_of(const loss_problem *p, const loss_sums *s, mm_size target) {
-    loss_terms t = {.lse = s->max + log(s->sum)};
+    loss_terms t = {.lse = s->base + log(s->sum)};
     double inner = s->target; /* Σ q z */
     double mass = 1;
     if (p->soft.dtype) {

@@ -139,6 +139,7 @@ static void derive_rows(void *argument, int64_t index) {
         for (int k = 0; k < 2; k++)
             if (to[k]) memset(to[k], 0, (size_t)(p->vocab * element_size(dtype)));
     }
+    if (s->call.streams) v_streamed();
 }
 
 static ejk_status run_vjp(state *s) {
