@@ -149,11 +149,14 @@ static inline bool shape_is_flat(int64_t rows) {
  */
 enum { HELD_COLUMNS = 512, HELD_WORDS = 256, HELD_ROWS = 256 };
 /*
- * Columns of b and words of the depth that are packed while up to BESIDE_ROWS rows meet others (product_beside.h).
- * Cold, K = N = 4096, before and since in turn: 1 row 4.54 and 4.08 ms, 32 rows 4.78 and 4.02; 128 rows 7.3 and 7.5,
- * groups of 64 rows of K = N = 1024 2.52 and 2.65, 64 rows in caches 0.49 and 0.54.
+ * Columns of b and words of the depth that are packed while up to BESIDE_ROWS rows meet others (product_beside.h), and
+ * rows of words that a panel is followed by: panels that lie 4 KiB apart, or a multiple of it, share two sets of the
+ * first-level cache, where each row of b writes to all of them. Xeon of 2.6 GHz, K = N = 1024, groups of 64 rows:
+ * 512 columns of 128 and of 256 words 2.35 and 2.93 ms, 1024 of 128 2.57, with room behind panels 2.27, 2.83 and 2.24;
+ * with it 1024 of 64 2.00, of 32 2.03, 512 of 64 1.97, of 32 2.29, 256 of 64 2.18; not packed beside them 2.30. Of 32
+ * rows: 512 of 256 2.02 and with room 1.93, of 64 1.58, of 32 1.61, 1024 of 64 1.46.
  */
-enum { BESIDE_COLUMNS = 512, BESIDE_WORDS = 256, BESIDE_ROWS = 32 };
+enum { BESIDE_COLUMNS = 1024, BESIDE_WORDS = 64, BESIDE_ROOM = 1, BESIDE_ROWS = 128 };
 /* Words of the depth that are packed before that many rows meet them. */
 static inline int64_t shape_piece(int64_t rows) {
     return shape_is_flat(rows) ? 128 : 256;

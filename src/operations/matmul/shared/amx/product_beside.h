@@ -17,10 +17,14 @@ static bool may_pack_beside(const mm_product *p) {
            !p->a.flipped && !p->a.ones && !p->b.flipped && p->depth > 0 &&
            p->depth % (TILE_STEP * TILE_UNIT) == 0;
 }
+/* Floats from a panel of `words` words to the next one. */
+static int64_t beside_apart(int64_t words) {
+    return (words + BESIDE_ROOM) * TILE_COLUMNS;
+}
 /* Floats that a block takes. */
 static mm_size beside_size(const mm_product *p) {
-    return ejki_min(ejki_round_up(p->columns, TILE_COLUMNS), BESIDE_COLUMNS) *
-           ejki_min(p->depth / TILE_UNIT, BESIDE_WORDS);
+    return ejki_min(ejki_cdiv(p->columns, TILE_COLUMNS), BESIDE_COLUMNS / TILE_COLUMNS) *
+           beside_apart(ejki_min(p->depth / TILE_UNIT, BESIDE_WORDS));
 }
 static bool packs_beside(const product_block *k) {
     return may_pack_beside(k->p) && k->rows <= BESIDE_ROWS && k->columns % TILE_COLUMNS == 0;
@@ -131,7 +135,7 @@ static beside_pack beside_begin(product_block *k, const beside_block *block) {
                          .to = beside_room(k, k->beside_place),
                          .stride = k->p->b.row * element_size(EJK_DTYPE_BF16),
                          .panels = block->columns / TILE_COLUMNS,
-                         .apart = block->words * TILE_COLUMNS,
+                         .apart = beside_apart(block->words),
                          .left = some ? block->words : 0,
                          .tiny = v_tiny_none()};
 }
@@ -155,7 +159,7 @@ static void beside_multiply(product_block *k, const beside_place *at, const besi
         for (int64_t n = 0; n < panels; n++) {
             const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
             const float *a = k->a + t * PRODUCT_DEPTH + at->word * TILE_ROWS;
-            const float *own = b + n * now.words * TILE_COLUMNS;
+            const float *own = b + n * beside_apart(now.words);
             float *c = sums + (n * k->capacity + t) * TILE_COLUMNS;
             if (!now.fit || !k->fit[t / TILE_ROWS])
                 tiles_exact(rows, now.words, a, own, c, add);
