@@ -77,6 +77,31 @@ static float *added_to(const product_block *k, mm_size row, float *weight) {
     return k->scattered + at * p->columns + k->column;
 }
 
+/* Whether sums are added to others as they are, but for the weight of their row. */
+static bool adds_plainly(const product_block *k) {
+    const mm_product *p = k->p;
+    return adds_up(p) && !k->s->idle && p->activation == MM_none && !p->gated && p->alpha == 1 &&
+           p->split != MM_DEPTH && !p->bias.present;
+}
+
+/* finish_row() of such a row; `first` is that of a panel. */
+static void add_row(const product_block *k, mm_size i, mm_size first, mm_size end) {
+    const mm_size panel = k->capacity * TILE_COLUMNS;
+    const float *from = sums_of_row(k, i) + (first - k->sums_from) / TILE_COLUMNS * panel;
+    float weight, *to = added_to(k, k->s->first + k->row + i, &weight);
+    const vf factor = v_set1(weight);
+    for (mm_size j = first; j < end; j += TILE_COLUMNS, from += panel)
+        EJKI_UNROLL for (int at = 0; at < TILE_COLUMNS; at += VL) {
+            float *own = to + j + at;
+            if (end - j - at >= VL)
+                v_store(own, v_fma(v_load(from + at), factor, v_load(own)));
+            else if (end - j > at)
+                v_store_first(own,
+                              v_fma(v_load(from + at), factor, v_load_first(own, end - j - at)),
+                              end - j - at);
+        }
+}
+
 /* Row `i`: columns first to end - 1 of the block. */
 static void finish_row(const product_block *k, mm_size i, mm_size first, mm_size end) {
     const mm_product *p = k->p;
@@ -189,9 +214,11 @@ INLINE void store_row(const ejk_dtype dtype, const product_block *k, mm_size i, 
 /* Results of rows low to high - 1, columns first to end - 1 of the block. */
 static void finish_part(const product_block *k, mm_size low, mm_size high, mm_size first,
                         mm_size end) {
-    const bool plain = is_plain(k);
+    const bool plain = is_plain(k), adds = adds_plainly(k);
     for (mm_size i = low; i < high && first < end; i++)
-        if (plain)
+        if (adds)
+            add_row(k, i, first, end);
+        else if (plain)
             ELEMENT_CALL(dtype_of(&k->p->out), store_row, k, i, first, end);
         else
             finish_row(k, i, first, end);
